@@ -11,7 +11,7 @@
 
 namespace trireme {
 
-/// Threads that the CPUs which this process may use are worth, at most `most`.
+/// As many threads as std::thread::hardware_concurrency() counts CPUs, at most `most`.
 inline std::size_t usable_threads(std::size_t most) {
   return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, most);
 }

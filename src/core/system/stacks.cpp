@@ -18,10 +18,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -35,9 +37,9 @@
 namespace trireme {
 namespace {
 
-/// A thread has so long to react, and all of them together.
+/// Times in which a thread has to react, and all of them together.
 constexpr double kThreadSeconds = 0.05, kSeconds = 0.6;
-/// Before which nothing is written again: several ranks ask at about the same time.
+/// Seconds before stacks are written again: several ranks ask at about the same time.
 constexpr double kAgain = 10.0;
 
 int stack_signal() { return SIGRTMAX - 3; }
@@ -64,7 +66,8 @@ void note_stack(int) {
 }
 
 std::mutex file_mutex;
-std::filesystem::path stacks_file;  // guarded by it
+// Guarded by it; never destroyed: start_to_write_stacks() may still run when the process exits.
+std::filesystem::path& stacks_file = *new std::filesystem::path;
 
 /// The first line of /proc/self/task/`thread`/`name`.
 std::string about(pid_t thread, const char* name) {
@@ -144,9 +147,15 @@ std::string describe_frame(void* address, const FunctionNames& names) {
   return fmt::format("{} ({})", status == 0 ? name.get() : symbol, place);
 }
 
-/// What `thread` does, a line for each function; `seconds` is how long it has to react.
-std::string describe_thread(pid_t thread, double seconds, const FunctionNames& names) {
-  std::string text = fmt::format("thread {} '{}'", thread, about(thread, "comm"));
+/// A thread, and the text of its stack: no functions where it has not reacted.
+struct ThreadStack {
+  std::string text;
+  const Stack* stack = nullptr;
+};
+
+/// The stack of `thread`; `seconds` is how long it has to react.
+ThreadStack stack_of(pid_t thread, double seconds) {
+  const std::string text = fmt::format("thread {} '{}'", thread, about(thread, "comm"));
   // Never freed: the thread may react when all is over.
   static auto& kept = *new std::vector<std::unique_ptr<Stack>>;
   Stack* const stack = kept.emplace_back(std::make_unique<Stack>(thread)).get();
@@ -158,15 +167,20 @@ std::string describe_thread(pid_t thread, double seconds, const FunctionNames& n
   if (!stack->done) {
     const std::string status = about(thread, "stat");
     const std::size_t state = status.rfind(") ");
-    return text + fmt::format(" does not react: state {}, in {}\n",
-                              state == std::string::npos ? "?" : status.substr(state + 2, 1),
-                              about(thread, "wchan"));
+    return {text + fmt::format(" does not react: state {}, in {}\n",
+                               state == std::string::npos ? "?" : status.substr(state + 2, 1),
+                               about(thread, "wchan"))};
   }
-  text += '\n';
+  return {text + '\n', stack};
+}
+
+/// A line for each function of `stack`.
+std::string describe_frames(const Stack& stack, const FunctionNames& names) {
   constexpr int kHandler = 2;  // its own frame, and that of the return from it
-  for (int i = std::min(kHandler, stack->count); i < stack->count; ++i)
+  std::string text;
+  for (int i = std::min(kHandler, stack.count); i < stack.count; ++i)
     text +=
-        fmt::format("    {}\n", describe_frame(stack->frames[static_cast<std::size_t>(i)], names));
+        fmt::format("    {}\n", describe_frame(stack.frames[static_cast<std::size_t>(i)], names));
   return text;
 }
 
@@ -208,17 +222,20 @@ void keep_stacks(const std::filesystem::path& file) {
 
 void write_stacks() {
   const std::scoped_lock lock(file_mutex);
-  static std::unique_ptr<Stopwatch> since_last;
+  static std::optional<Stopwatch> since_last;
   if (stacks_file.empty() || (since_last && since_last->seconds() < kAgain)) return;
-  since_last = std::make_unique<Stopwatch>();
+  since_last.emplace();
   std::string text = fmt::format("stacks at {}\n", local_date_time(unix_time()));
-  const FunctionNames names;
+  std::vector<ThreadStack> stacks;
   for (const pid_t thread : other_threads()) {
     const double left = kSeconds - since_last->seconds();
     if (left <= 0.0) break;
-    text += describe_thread(thread, thread == ::getpid() ? left : std::min(left, kThreadSeconds),
-                            names);
+    stacks.push_back(
+        stack_of(thread, thread == ::getpid() ? left : std::min(left, kThreadSeconds)));
   }
+  const FunctionNames names;  // reads the whole program: after the stacks, which have little time
+  for (const ThreadStack& each : stacks)
+    text += each.text + (each.stack ? describe_frames(*each.stack, names) : "");
   std::error_code ignored;
   std::filesystem::create_directories(stacks_file.parent_path(), ignored);
   const int file = ::open(stacks_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -229,8 +246,15 @@ void write_stacks() {
 }
 
 void start_to_write_stacks() {
+  const auto work = [] {
+    try {
+      write_stacks();
+    } catch (const std::exception&) {
+      // No memory, for one: the exit code of the stall matters more.
+    }
+  };
   try {
-    std::thread(write_stacks).detach();
+    std::thread(work).detach();
   } catch (const std::system_error&) {
     // No thread can be had: the message of the stall says what is known.
   }

@@ -12,7 +12,7 @@ void keep_stacks(const std::filesystem::path& file);
 /// Appends what each thread of this process does to the file of keep_stacks(), the main thread
 /// first: "[rank 3] ", and the functions from the innermost one on, or the state of a thread that
 /// does not react. Within about a second; again only after 10 seconds. Does nothing without
-/// keep_stacks(). Throws nothing.
+/// keep_stacks().
 void write_stacks();
 
 /// write_stacks() in its own thread: the storage may be what hangs.

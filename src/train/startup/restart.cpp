@@ -16,6 +16,7 @@
 #include "checkpoint/local/copies.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/philox.hpp"
 #include "core/text.hpp"
 #include "deck/describe.hpp"
@@ -200,10 +201,15 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point) {
   if (!point.checkpoint || !is_own(*point.checkpoint, deck)) return;
   const std::int64_t iteration = point.progress.iteration;
   const fs::path path = fs::absolute(*point.checkpoint);
-  // A run that went back by itself (train.spike.back) was killed before it had deleted them.
+  // A run that went back by itself (train.spike.back) was killed before it had deleted them. After
+  // its next save, which `latest` names, newer ones are none of these.
   const RunState state = RunState::from(checkpoint::read_header(path));
-  if (deck.checkpoint.keep && state.abandoned > iteration)
-    checkpoint::delete_steps(path.parent_path(), iteration + 1, state.abandoned);
+  if (deck.checkpoint.keep && state.abandoned > iteration) {
+    const fs::path latest = path.parent_path() / "latest";
+    std::error_code absent;
+    if (fs::exists(latest, absent) && read_file(latest) == path.filename().string() + '\n')
+      checkpoint::delete_steps(path.parent_path(), iteration + 1, state.abandoned);
+  }
   if (const int newer = checkpoint::supersede_newer(path, iteration); newer > 0)
     point.notes.push_back(fmt::format(
         "resuming from iteration {}: {} newer {} renamed to '*.superseded'; delete what "

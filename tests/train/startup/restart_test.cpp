@@ -90,6 +90,16 @@ TEST_F(RestartTest, CheckpointsThatARunWentBackFromAreDeleted) {
   }
 }
 
+TEST_F(RestartTest, CheckpointsSinceARunWentBackAreKeptAsSuperseded) {
+  const fs::path rewound = save(run_, 10, "", "", /*abandoned=*/35);
+  const fs::path newer = save(run_, 20);
+  if (!decides()) return;
+  const deck::Deck deck = tiny_deck(run_, {"checkpoint.keep=2"});
+  RestartPoint point = find_restart(deck, rewound.string());
+  supersede_newer(deck, point);
+  EXPECT_TRUE(fs::exists(newer.string() + ".superseded"));
+}
+
 TEST_F(RestartTest, LatestOfTheRunComesBeforeTheDecksCheckpoint) {
   const fs::path loaded = save(other_, 5);
   const std::string load = "checkpoint.load=" + other_.string();
