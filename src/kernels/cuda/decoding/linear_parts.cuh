@@ -11,9 +11,8 @@
 
 namespace trireme::kernels::cuda {
 
-/// k is cut in steps of kLinearStep columns. Slice s of kLinearSlices has steps s, s +
-/// kLinearSlices
-/// ..., and the sums of the slices are added in turn.
+/// k is cut in steps of kLinearStep columns. Slice s of kLinearSlices has the steps s,
+/// s + kLinearSlices, ...; the sums of the slices are added in the order of s.
 inline constexpr int kLinearSlices = 16;
 inline constexpr int kLinearStep = 64;
 

@@ -12,8 +12,8 @@ namespace trireme::kernels::cuda {
 namespace {
 
 /// Fewer operations gain nothing by a kernel of their own, which has to fill its ring.
-constexpr std::size_t kFewest = 8;
-constexpr std::int64_t kMostColumns = 32768, kMostNormColumns = 16384;
+constexpr std::size_t kMinSteps = 8;
+constexpr std::int64_t kMaxColumns = 32768, kMaxNormColumns = 16384;
 
 bool half_precision(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
@@ -51,6 +51,7 @@ std::byte* PassMemory::add(std::size_t contents, std::size_t bytes) {
 }
 
 void PassMemory::upload(cudaStream_t stream) {
+  if (parts_.empty()) return;
   for (const Part& part : parts_) {
     TRIREME_CUDA(cudaMemsetAsync(part.memory, 0, part.bytes, stream));
     TRIREME_CUDA(cudaMemcpyAsync(part.memory, part.contents.data(), part.contents.size(),
@@ -80,7 +81,7 @@ bool DecodingPass::covers(const DecodeLinear& args) const {
                        aligned16(args.norm.weight.data) && aligned16(args.norm.bias.data);
   return context_.capability == 90 && half_precision(args.x.dtype) && args.x.shape.rank() >= 2 &&
          k == args.x.shape[args.x.shape.rank() - 1] && aligned && n > 0 && n <= INT32_MAX &&
-         k <= (args.norm.weight ? kMostNormColumns : kMostColumns) &&
+         k <= (args.norm.weight ? kMaxNormColumns : kMaxColumns) &&
          args.weight.size() == (args.gated ? 2 : 1) * n * k &&
          (!args.residual || !args.function);  // the order of whose sums is the compiler's
 }
@@ -157,7 +158,7 @@ bool DecodingPass::take(const AttentionPaged& args) {
 void DecodingPass::flush() {
   const std::vector<PassStep> steps = std::exchange(steps_, {});
   const std::optional<Rotary> last = std::exchange(rotary_, std::nullopt);
-  const bool together = steps.size() >= kFewest && enqueue_pass(steps, context_, memory_);
+  const bool together = steps.size() >= kMinSteps && enqueue_pass(steps, context_, memory_);
   kernels_ += together;
   if (!together)
     for (const PassStep& step : steps) {

@@ -10,14 +10,14 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-constexpr int kChunkBytes = 48 << 10;  // of weights, about
-constexpr unsigned kLeastRing = 64 << 10;
+constexpr int kChunkBytes = 48 << 10;    // of weights, about
+constexpr unsigned kMinRing = 96 << 10;  // of any chunk, and of a norm's weight and bias
 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
-/// What the steps of a pass need beside their operands.
+/// What the steps of a pass need in addition to their operands.
 struct Needs {
   std::size_t work = 0;      // bytes of shared memory
   std::size_t words = 0;     // tagged words of 16-bit elements
@@ -139,7 +139,7 @@ bool enqueue(const std::vector<PassStep>& steps, const Context& context, PassMem
   TRIREME_CUDA(cudaFuncGetAttributes(&attributes, kernel));
   const Needs needs = needs_of<kLanes, kHeads>(steps);
   const std::size_t room = context.shared_memory_bytes - attributes.sharedSizeBytes;
-  if (needs.work + kLeastRing > room) return false;
+  if (needs.work + kMinRing > room) return false;
   const std::size_t ring = (room - needs.work) / 128 * 128;
   TRIREME_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(ring + needs.work)));

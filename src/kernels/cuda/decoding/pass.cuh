@@ -25,7 +25,7 @@ struct PassShape {
 /// Sums of a batch of rows by warp.
 using PassSums = float[kLinearSlices][kPassBatch * kPassRows];
 
-/// What a block keeps in shared memory beside the ring and the work area.
+/// What a block keeps in static shared memory; the ring and the work area are dynamic.
 template <typename T>
 struct PassShared {
   RingBarriers ring;
@@ -249,7 +249,7 @@ __device__ __forceinline__ void multiply_part(const ChunkShape& shape, int rows,
     const T* x = staged + chunk * shape.columns + first + 8 * (lane % 4);
     const unsigned char* row[kEights];
     const unsigned char* weights = ring.wait_for(room) + 2 * first + 16 * (lane % 4);
-    // Rows that are not there are read as the last one: nobody reads their sums.
+    // Rows past the last one are read as the last one: their sums are not used.
 #pragma unroll
     for (int e = 0; e < kEights; ++e)
       row[e] = weights + min(lane / 4 + 8 * e, rows - 1) * shape.stride;

@@ -1,6 +1,6 @@
 // What the blocks of a decoding pass are told, and how they hand results to each other.
 //
-// A result goes from block to block in words that have a tag beside the value: an element's 16 bits
+// A result goes from block to block in words that hold a value and a tag: an element's 16 bits
 // with 16 of the tag, a float with 32. The tag is new in every pass, and a reader polls the words
 // until they have it. So no block waits for more than what it reads, and no barrier of the grid is
 // needed. (As in NCCL's LL protocol.)
@@ -46,7 +46,7 @@ struct AttentionWork {
   CacheParameters<T> cache;
   const float* rotary;  ///< Rotary::table, or null
   T* rotated;           ///< qkv, where rotated q and k are written; or null
-  uint2* partials;      ///< tagged floats, see AttentionPartials
+  uint2* partials;      ///< tagged floats: AttentionSums::parts of all blocks
 };
 
 template <typename T>
