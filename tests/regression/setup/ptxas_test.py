@@ -51,9 +51,14 @@ BOUNDS = {
         Bound(r"attend_rows<", 255),
     ],
     "decoding/linear.cu": [
-        Bound(r"linear_tiles<", 128, (48, 64), (24, 36)),
+        Bound(r"linear_tiles<", 128, (64, 76), (44, 68)),
         # fp32, and rows that are not a whole number of 16 bytes: it is enough that they work.
         Bound(r"linear_rows<", 80, ANY, ANY),
+    ],
+    # <type, lanes of a key, query heads of a block>; empty but on Hopper.
+    "decoding/pass.cu": [
+        Bound(r"decode_pass<\w+, \d+, 1>", 168),
+        Bound(r"decode_pass<\w+, \d+, 4>", 168, NONE, (152, 212)),
     ],
     "dropout.cu": [
         Bound(r"normalize_rows<float, 4, [34], ResidualSum", 64),
