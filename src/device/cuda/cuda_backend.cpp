@@ -11,6 +11,7 @@
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
+#include "device/cuda/page_locked.hpp"
 #include "device/timers.hpp"
 #include "kernels/cuda/decoding/pass.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
@@ -260,16 +261,12 @@ class CudaBackend final : public Backend {
     synchronize();
   }
   Buffer allocate_on_host(std::size_t bytes, const char* purpose) override {
-    void* memory = nullptr;
-    const cudaError_t code = cudaMallocHost(&memory, std::max<std::size_t>(bytes, 1));
-    if (code == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // not to be reported again by the next launch
+    Buffer memory = allocate_page_locked(bytes);
+    if (!memory)
       throw CodedError<ExitCode::failure>(
           "no memory for {}: the system refused {} of page-locked host memory on {}", purpose,
           human_bytes(static_cast<double>(bytes)), process_identity());
-    }
-    TRIREME_CUDA(code);
-    return Buffer(memory, [](void* address) { cudaFreeHost(address); });
+    return memory;
   }
   void start_copy(void* destination, const void* source, std::size_t bytes) override {
     end_pass();
