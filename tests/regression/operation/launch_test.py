@@ -49,27 +49,29 @@ class Launch(RunTest):
         for part in parts:
             self.assertIn(part, result.err)
 
-    def test_another_binary(self):
-        # The program finds its libraries, if it has any, in ../lib.
-        other = self.folder / "bin" / "trireme-pretrain"
-        other.parent.mkdir()
+    def install(self, name):
+        """Copies trireme-pretrain, and the libraries that it finds in ../lib, into a new folder: the
+        program comes first. Ranks of an earlier launch may still run what older folders hold."""
         libraries = sorted((BIN.parent / "lib").glob("libtrireme_*.so"))
-        copies = [other, *(self.folder / "lib" / library.name for library in libraries)]
-        originals = [BIN / "trireme-pretrain", *libraries]
-        (self.folder / "lib").mkdir()
-        for changed in copies:
-            for original, copy in zip(originals, copies):
-                shutil.copy(original, copy)
-            change_build_id(changed)
-            result = self.together(self.train_words(), [other, *self.deck_words("run")])
-            self.refused(result, FAILED, f"'{other}' is build ", "but rank 0 on ",
+        copies = []
+        for original in [BIN / "trireme-pretrain", *libraries]:
+            copy = self.folder / name / original.parent.name / original.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copies.append(shutil.copy(original, copy))
+        return copies
+
+    def test_another_binary(self):
+        for number in range(len(self.install("original"))):
+            copies = self.install(f"changed-{number}")
+            change_build_id(copies[number])
+            result = self.together(self.train_words(), [copies[0], *self.deck_words("run")])
+            self.refused(result, FAILED, f"'{copies[0]}' is build ", "but rank 0 on ",
                          "install one build")
             self.assertFalse((self.folder / "run").exists())
         # A copy elsewhere is the same build.
-        for original, copy in zip(originals, copies):
-            shutil.copy(original, copy)
+        copies = self.install("copy")
         result = self.together(self.train_words("run", "train.iterations=1"),
-                               [other, *self.deck_words("run", "train.iterations=1")])
+                               [copies[0], *self.deck_words("run", "train.iterations=1")])
         self.assertEqual(result.code, FINISHED, result)
 
     def test_another_deck(self):
