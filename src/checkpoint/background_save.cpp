@@ -151,7 +151,7 @@ void BackgroundSave::take_next_step() {
   switch (step_) {
     case Step::copies:
       finish_copies();
-      // Waits for the copies, and not for what was enqueued after them: the update goes on.
+      // Waits for the copies, and not for what was enqueued after them: the update continues.
       waited_seconds_ = 1e-3 * wait_ends_->milliseconds_since(*wait_begins_);
       if (shard_)
         return run(Step::shard,

@@ -1,4 +1,4 @@
-// The call stacks of a process that hangs, for the people who look for the reason.
+// The call stacks of a process that hangs: they show where.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 // What linear layers of a few tokens compute, the same bits in every kernel: the norm of the input,
-// products on tensor cores, and what is done to their sums.
+// the GEMM on tensor cores, and its epilogue.
 #pragma once
 
 #include <optional>

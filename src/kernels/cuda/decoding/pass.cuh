@@ -235,8 +235,8 @@ struct StepOperands {
   }
 };
 
-/// Adds the products of a part's rows with x at `staged`, of this warp's slices of k: that of its
-/// index, and that kPassReaders on.
+/// Adds to `sums` the dot products of a part's `rows` rows of weights, from the ring, with x at
+/// `staged` [k], over this warp's two slices of k: its index, and its index + kPassReaders.
 template <typename T, int kEights>
 __device__ __forceinline__ void multiply_part(const ChunkShape& shape, int rows, const T* staged,
                                               RingReader& ring, float (&sums)[2][2][4]) {
@@ -302,21 +302,21 @@ __device__ __forceinline__ void run_linear(const PassInstruction<T>& instruction
       const int outputs = min(w.part, share.count - batch - part * w.part);
       if (outputs <= 0) break;
       const int rows = w.gated ? 2 * outputs : outputs;
-      float products[2][2][4] = {};
+      float accumulators[2][2][4] = {};
       if (rows <= 8)
-        multiply_part<T, 1>(shape, rows, staged, ring, products);
+        multiply_part<T, 1>(shape, rows, staged, ring, accumulators);
       else if (rows <= 16)
-        multiply_part<T, 2>(shape, rows, staged, ring, products);
+        multiply_part<T, 2>(shape, rows, staged, ring, accumulators);
       else if (rows <= 24)
-        multiply_part<T, 3>(shape, rows, staged, ring, products);
+        multiply_part<T, 3>(shape, rows, staged, ring, accumulators);
       else
-        multiply_part<T, 4>(shape, rows, staged, ring, products);
+        multiply_part<T, 4>(shape, rows, staged, ring, accumulators);
       if (lane % 4 == 0) {
 #pragma unroll
         for (int slice = 0; slice < 2; ++slice) {
           float* to = sums[warp + slice * kPassReaders] + part * kPassRows + lane / 4;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) to[8 * i] = products[slice][i / 2][2 * (i % 2)];
+          for (int i = 0; i < 4; ++i) to[8 * i] = accumulators[slice][i / 2][2 * (i % 2)];
         }
       }
     }
