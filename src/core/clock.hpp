@@ -11,7 +11,7 @@
 
 namespace trireme {
 
-/// Measures elapsed time from its making on.
+/// Measures elapsed time since its construction.
 class Stopwatch {
  public:
   /// Seconds passed so far, less what was excluded.

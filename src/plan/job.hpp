@@ -74,7 +74,7 @@ Job make_job(const deck::Deck& deck, const JobRequest& request, double flops_per
 
 /// The job as a script for its launcher; it refuses with one line when something is missing, and
 /// ends with the program's exit code. Slurm signals the ranks in time for a checkpoint, and puts a
-/// job that ended with 75, or was killed after a checkpoint (requeue.hpp), back into the queue.
+/// job that ended with 75, or was killed after a checkpoint, back into the queue.
 std::string to_script(const Job& job);
 
 /// The value of --gpus-per-node: "4" or "a10:4".

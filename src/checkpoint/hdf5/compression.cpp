@@ -16,7 +16,7 @@
 #include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/parallel.hpp"
+#include "core/system/parallel.hpp"
 
 namespace trireme::checkpoint {
 namespace {

@@ -15,7 +15,7 @@
 #include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/parallel.hpp"
+#include "core/system/parallel.hpp"
 #include "core/text.hpp"
 
 namespace trireme::checkpoint {
@@ -25,7 +25,7 @@ constexpr std::size_t kMaxWriters = 16;
 
 /// Elements that one thread makes and writes before it takes others: 16 MiB, unless a row is
 /// longer.
-constexpr std::int64_t kElementsAtOnce = std::int64_t{4} << 20;
+constexpr std::int64_t kElementsPerPart = std::int64_t{4} << 20;
 
 /// Rows [begin, end) of a tensor.
 struct RowChunk {
@@ -40,7 +40,7 @@ std::vector<RowChunk> row_chunks(const std::vector<WholeTensor>& tensors) {
     if (tensors[i].is_zero()) continue;
     const grid::Hyperslab whole = grid::whole_tensor(tensors[i].shape);
     const std::int64_t rows =
-        std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, whole.columns));
+        std::max<std::int64_t>(1, kElementsPerPart / std::max<std::int64_t>(1, whole.columns));
     for (std::int64_t row = 0; row < whole.rows; row += rows)
       chunks.push_back({i, row, std::min(row + rows, whole.rows)});
   }

@@ -150,6 +150,35 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      throw InternalError("ranks do not exchange {}", name_of(dtype));
+  }
+  throw_unknown_dtype(dtype);
+}
+
+ncclRedOp_t nccl_operation(Reduce op) {
+  switch (op) {
+    case Reduce::sum:
+      return ncclSum;
+    case Reduce::max:
+      return ncclMax;
+    case Reduce::min:
+      return ncclMin;
+  }
+  throw InternalError("unknown reduction {}", static_cast<int>(op));
+}
+
 std::string nccl_text(ncclResult_t code, ncclComm_t handle) {
   std::string text = nccl().get_error_string(code);
   const char* last = nccl().get_last_error(handle);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.hpp"
 #include "comm/watchdog.hpp"
 #include "core/cuda/check.hpp"
 
@@ -104,6 +105,10 @@ const Nccl& nccl();
 
 /// NCCL's text for `code`, with the last error on `handle` (which may be null).
 std::string nccl_text(ncclResult_t code, ncclComm_t handle);
+
+/// NCCL's names of ours. Throw InternalError for a type that ranks do not exchange.
+ncclDataType_t nccl_type(DType dtype);
+ncclRedOp_t nccl_operation(Reduce op);
 
 /// A NCCL communicator whose operations the watchdog follows.
 class NcclChannel {

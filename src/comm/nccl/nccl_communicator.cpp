@@ -89,35 +89,6 @@ namespace {
 /// enough to move a message in a small fraction of a stage's compute time.
 constexpr int kMessageBlocks = 4;
 
-ncclDataType_t nccl_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return ncclFloat32;
-    case DType::f64:
-      return ncclFloat64;
-    case DType::bf16:
-      return ncclBfloat16;
-    case DType::f16:
-      return ncclFloat16;
-    case DType::float8_e4m3:
-    case DType::float8_e5m2:
-      throw InternalError("ranks do not exchange {}", name_of(dtype));
-  }
-  throw_unknown_dtype(dtype);
-}
-
-ncclRedOp_t nccl_operation(Reduce op) {
-  switch (op) {
-    case Reduce::sum:
-      return ncclSum;
-    case Reduce::max:
-      return ncclMax;
-    case Reduce::min:
-      return ncclMin;
-  }
-  throw InternalError("unknown reduction {}", static_cast<int>(op));
-}
-
 ncclUniqueId make_id(const std::string& where) {
   ncclUniqueId id;
   if (const ncclResult_t code = nccl().get_unique_id(&id); code != ncclSuccess)

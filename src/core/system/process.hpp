@@ -48,7 +48,7 @@ struct ShellAnswer {
   int code = 0;  ///< the exit code; 128 when a signal ended the shell
 };
 
-/// Runs `line` in a shell and waits for its end. Throws IoError when there is no shell to be had.
+/// Runs `line` in a shell and waits for its end. Throws IoError when no shell can be started.
 ShellAnswer ask_shell(const std::string& line);
 
 // A library loaded when it is first needed, so that programs start on machines without it.

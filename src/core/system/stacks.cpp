@@ -40,7 +40,7 @@ namespace {
 /// Times in which a thread has to react, and all of them together.
 constexpr double kThreadSeconds = 0.05, kSeconds = 0.6;
 /// Seconds before stacks are written again: several ranks ask at about the same time.
-constexpr double kAgain = 10.0;
+constexpr double kMinimumInterval = 10.0;
 
 int stack_signal() { return SIGRTMAX - 3; }
 
@@ -223,7 +223,7 @@ void keep_stacks(const std::filesystem::path& file) {
 void write_stacks() {
   const std::scoped_lock lock(file_mutex);
   static std::optional<Stopwatch> since_last;
-  if (stacks_file.empty() || (since_last && since_last->seconds() < kAgain)) return;
+  if (stacks_file.empty() || (since_last && since_last->seconds() < kMinimumInterval)) return;
   since_last.emplace();
   std::string text = fmt::format("stacks at {}\n", local_date_time(unix_time()));
   std::vector<ThreadStack> stacks;

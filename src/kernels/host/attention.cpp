@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "kernels/attention_mask.hpp"
-#include "kernels/host/blas.hpp"
 #include "kernels/host/compute.hpp"
 #include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/gemm/blas.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/preconditions.hpp"
 

@@ -59,7 +59,7 @@ void normalize(const LayerNormForward& args, std::int64_t rows, std::int64_t h) 
 }
 
 template <typename T>
-void normalize_again(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
+void recompute_output(const LayerNormBackward& args, std::int64_t rows, std::int64_t h) {
   parallel_for(rows, [&](std::int64_t t) {
     if (args.kind == NormKind::rms)
       return scale_rms_row(args.x.as<T>() + t * h, args.rstd.as<T>()[t], args.weight.as<T>(), h,
@@ -175,7 +175,7 @@ void layernorm_backward(const LayerNormBackward& args) {
   compute(args, dtype, {&Args::dout, &Args::x, &Args::weight, &Args::dx, &Args::bias},
           {&Args::dx, &Args::out}, [rows = rows, h = h](const Args& a, auto zero) {
             using T = decltype(zero);
-            if (a.out) normalize_again<T>(a, rows, h);
+            if (a.out) recompute_output<T>(a, rows, h);
             if (a.kind == NormKind::rms) {
               add_rms_gradients<T>(a, rows, h);
             } else {

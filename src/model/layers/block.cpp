@@ -105,9 +105,6 @@ Tensor TransformerBlock::take_norm(Arena& arena, const LayerSizes& sizes) {
 
 BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
                                         const std::optional<Tensor>& norm) const {
-  const auto take_stream = [&] {
-    return arena.take(sizes.precision.activations, sizes.shard_shape());
-  };
   if (norm && !pre_norm())
     throw DeckError(
         "recompute.granularity = selective recomputes norms before sublayers, but this "
@@ -118,11 +115,11 @@ BlockActivations TransformerBlock::take(Arena& arena, const LayerSizes& sizes,
   a.norm1 = norm1_->take(arena, sizes);
   a.norm1_out = norm ? *norm : take_norm(arena, sizes);
   a.attention = attention_.take(arena, sizes);
-  a.residual_mid = take_stream();
+  a.residual_mid = arena.take(sizes.precision.activations, sizes.shard_shape());
   a.norm2 = norm2_->take(arena, sizes);
   if (pre_norm()) a.norm2_out = norm ? *norm : take_norm(arena, sizes);
   a.mlp = mlp_->take(arena, sizes);
-  if (!pre_norm()) a.residual_out = take_stream();
+  if (!pre_norm()) a.residual_out = arena.take(sizes.precision.activations, sizes.shard_shape());
   return a;
 }
 

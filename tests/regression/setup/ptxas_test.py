@@ -42,7 +42,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "optimizer/optimizer.cu": [Bound(r"update_parameters<", 40), Bound(r"sum_squares<", 48)],
     "bias.cu": [Bound(r"sum_columns<", 64)],
-    "cross_entropy.cu": [
+    "cross_entropy/cross_entropy.cu": [
         Bound(r"(staged|row)_statistics_and_gradient<", 64),
         Bound(r"row_statistics<", 40),
         Bound(r"logit_gradients<", 40),

@@ -2,8 +2,8 @@
 #include <limits>
 
 #include "kernels/gelu.hpp"
-#include "kernels/host/blas.hpp"
 #include "kernels/host/compute.hpp"
+#include "kernels/host/gemm/blas.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"

@@ -9,7 +9,7 @@
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/context.hpp"
-#include "kernels/cuda/logits_rows.cuh"
+#include "kernels/cuda/cross_entropy/logits_rows.cuh"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/host/blas.hpp"
+#include "kernels/host/gemm/blas.hpp"
 
 #include <cblas.h>
 #include <omp.h>
