@@ -85,7 +85,7 @@ convert::shell::Definitions definitions_of(const po::variables_map& values) {
   return definitions;
 }
 
-/// The request of `values`, and of the `words` behind `--`.
+/// The request of `values`, and of the `words` after `--`.
 convert::flags::Request request_of(const po::variables_map& values,
                                    std::vector<std::string> words) {
   convert::flags::Request request{.words = std::move(words), .definitions = definitions_of(values)};
@@ -108,7 +108,7 @@ convert::flags::Request request_of(const po::variables_map& values,
 }
 
 void convert_flags(int argc, char** argv) {
-  // What stands behind `--` is the recipe's, whatever it looks like.
+  // Words after `--` belong to the recipe, even if they look like options.
   char** const end = argv + argc;
   char** const dashes = std::find_if(argv, end, [](std::string_view word) { return word == "--"; });
   std::vector<std::string> words(dashes == end ? end : dashes + 1, end);

@@ -1,4 +1,4 @@
-# What an installation has beside the programs, and how packages are made:
+# What an installation has in addition to the programs, and how packages are made:
 #   cmake --install build/release --prefix DIR      cmake --build build/release --target uninstall
 #   cd build/release && cpack -G DEB                cd build/release && cpack -G TGZ
 # The .deb depends on the distribution's libraries; the .tar.gz contains them, except for MPI, the C library

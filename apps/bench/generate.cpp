@@ -140,8 +140,9 @@ ExitCode measure(const DeckArguments& arguments) {
   parameters.initialize(deck.run.seed);
   double weights = 0.0;
   for (const model::Parameter& parameter : model::declare_parameters(spec)) {
-    const bool looked_up = parameter.name == "embedding/position" ||
-                           (parameter.name == "embedding/word" && !spec.head.tied);
+    // Tables of which a token reads a row; a tied one is also the output projection.
+    const bool looked_up = parameter.stage == model::StagePlacement::first_stage &&
+                           parameter.shape.rank() == 2 && !parameter.tied;
     if (!looked_up) weights += static_cast<double>(parameter.shape.size());
   }
   weights *= static_cast<double>(size_of(precision.activations));

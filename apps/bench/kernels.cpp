@@ -26,7 +26,7 @@ constexpr std::array<Model, 8> kModels = {{{"124M", 768, 12, 1024, 16},
                                            {"Qwen2.5-1.5B", 1536, 12, 1024, 16, false, 2, 8960},
                                            {"Llama-3.1-8B", 4096, 32, 8192, 2, false, 8, 14336}}};
 
-// What the rows add up to, against a step that ran wholly at OpenBLAS's rate.
+// The sum of the rows, against the time of a step whose FLOPs all run at OpenBLAS's rate.
 void print_step(const HostMeter& meter) {
   double gemms = 0.0, rest = 0.0;
   for (const Row& row : meter.rows()) (row.compute_bound ? gemms : rest) += row.ms * row.count;
@@ -42,7 +42,7 @@ void print_step(const HostMeter& meter) {
 
 }  // namespace
 
-// Of every model alike: the logits do not depend on its width.
+// The same for every model: the logits do not depend on the hidden size.
 void Rows::cross_entropy() {
   const Shape shape{model_.tokens(), kRowsPaddedVocabulary};
   const double bytes = static_cast<double>(shape.size() * size_of(dtype_));

@@ -61,7 +61,7 @@ class Stages {
   std::vector<std::unique_ptr<model::ParameterStore>> parameters_;
 };
 
-/// Bytes that the three stages of `config` allocate besides weights, with one more of blocks.
+/// Bytes that the three stages of `config` allocate in addition to weights, with one more block.
 std::size_t bytes_of(const model::StageConfig& config, const grid::Layout& layout);
 
 /// Times the passes of one micro-batch through the three stages.

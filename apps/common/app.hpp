@@ -178,7 +178,7 @@ inline void add_general_options(po::options_description& options) {
           "version", "print the version and exit");
 }
 
-/// These and --help.
+/// The general options and --help.
 inline po::options_description general_options() {
   po::options_description options("General");
   options.add_options()("help,h", "print this and exit");

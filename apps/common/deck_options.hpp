@@ -139,7 +139,7 @@ inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_da
   return deck;
 }
 
-/// What a deck may say but can hardly mean: a sentence each.
+/// Warnings about values that are allowed but rarely intended, one sentence each.
 inline std::vector<std::string> doubts_about(const deck::Deck& deck,
                                              const plan::Vocabulary& vocabulary) {
   constexpr double kMaxAdaptivePeak = 0.1;

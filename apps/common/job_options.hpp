@@ -49,7 +49,7 @@ inline std::optional<std::int64_t> number(const po::variables_map& values, const
   return value;
 }
 
-/// Throws UsageError where `text` would begin a new line of the script, an #SBATCH line's for one.
+/// Throws UsageError if `text` has a newline, which would begin a new line of the script.
 inline void require_one_line(const char* what, const std::string& text) {
   if (text.find_first_of("\n\r") != std::string::npos)
     throw UsageError("--print-job: the name of {} has a line break, which a script cannot hold: {}",
@@ -179,14 +179,14 @@ inline void set_nodes(plan::JobRequest& request, const std::vector<deck::NodeKin
   if (!request.nodes) request.nodes = kinds.front().nodes;
 }
 
-/// Writes what the job computes on into its command: `auto` is not left to what its hosts have.
+/// Resolves run.device = auto for the job's hosts and adds it to the command as an override.
 inline void name_device(plan::JobRequest& request, deck::Device device) {
   auto& words = request.overrides;
   const auto add = [&](const std::string& word) {
     if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
   };
   add(fmt::format("run.device={}", name_of(device)));
-  // Several kinds of nodes are asked for: ranks need not refuse them.
+  // Several kinds of nodes were requested: ranks must not refuse to run on mixed GPUs.
   if (request.kinds.size() > 1) add("run.mixed_gpus=true");
 }
 

@@ -67,7 +67,7 @@ struct InferenceModel {
   bool leads() const { return !groups || groups->world->rank() == 0; }
 };
 
-/// The tokenizer of the options, of the deck where they say nothing.
+/// The tokenizer that the options name; without them the deck's.
 inline std::unique_ptr<tokenizer::Tokenizer> tokenizer_of(const po::variables_map& values,
                                                           const deck::Deck& deck) {
   std::optional<tokenizer::TokenizerSpec> spec = plan::tokenizer_spec(deck);
@@ -170,7 +170,7 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
     layout = model.groups->layout;
     place = model.groups->place;
   } else {
-    // GEMMs are of every length that a context passes through: timing them does not pay.
+    // Decoding runs GEMMs of many shapes, each only a few times: timing them does not pay.
     model.backend = gpu ? device::make_cuda_backend(0, "", device::GemmChoice::heuristic)
                         : device::make_host_backend(device::threads_for_rank(1));
   }
@@ -182,7 +182,7 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
 /// The limits of `sequences` sequences with the cache of --cache.
 inline generate::BatchLimits limits_of(const po::variables_map& values, const InferenceModel& model,
                                        std::int64_t sequences) {
-  // Long passes fill a GPU; the host gains nothing by them.
+  // Passes over many tokens fill a GPU; on the host they are no faster per token.
   constexpr std::int64_t kGpuTokens = 8192, kHostTokens = 512;
   return {.sequences = sequences,
           .pass_tokens = model.backend->is_host_memory() ? kHostTokens : kGpuTokens,

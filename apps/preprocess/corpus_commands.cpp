@@ -57,7 +57,7 @@ std::uint64_t count_of(const po::variables_map& values, const char* option) {
 // --- urls ---
 
 po::options_description url_options() {
-  po::options_description options("urls, clean: besides the built-in lists");
+  po::options_description options("urls, clean: in addition to the built-in lists");
   options.add_options()  //
       ("block-domains", po::value<Strings>()->multitoken()->value_name("FILE..."),
        "names of domains, one a line: example drops www.example.com and example.co.uk")  //

@@ -32,7 +32,7 @@ echo ".TH ${name^^} 1 \"\" \"Trireme $version\""
 printf '.SH NAME\n%s \\- %s\n' "${name//-/\\-}" "$3"
 help=$("$program" --help)
 escape <<<"$help"
-# Programs with commands have the options of each on a page of its own.
+# Programs with commands have one page of options for each command.
 if grep -q "'$name COMMAND --help'" <<<"$help"; then
   sed -nE '/^Commands:/,/^$/s/^  ([a-z]+)  .*/\1/p' <<<"$help" | while read -r command; do
     printf '.SH "COMMAND %s"\n.nf\n' "${command^^}"

@@ -7,7 +7,7 @@
 #   jobs/local/gpu-check.sh FOLDER    uses another build: programs and tests in FOLDER/bin or FOLDER
 #   GPUS=4 jobs/local/gpu-check.sh    uses 4 GPUs instead of all
 #   jobs/local/gpu-check.sh --burn-in MINUTES [FOLDER]    first looks for wrong results for so long, on
-#                                     all GPUs at once
+#                                     all GPUs together
 set -euo pipefail
 burn_in=0
 if [ "${1-}" = --burn-in ]; then

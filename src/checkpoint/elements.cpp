@@ -77,9 +77,9 @@ void PartFile::write(const grid::Hyperslabs& slabs, const Shape& shape, std::int
   const std::byte* next = static_cast<const std::byte*>(data);
   for (const grid::Hyperslab& slab : slabs) {
     // Whole rows follow each other in the file.
-    const std::int64_t rows_at_once = slab.columns == columns ? slab.rows : 1;
-    const std::int64_t bytes = rows_at_once * slab.columns * width;
-    for (std::int64_t row = 0; row < slab.rows; row += rows_at_once) {
+    const std::int64_t rows_together = slab.columns == columns ? slab.rows : 1;
+    const std::int64_t bytes = rows_together * slab.columns * width;
+    for (std::int64_t row = 0; row < slab.rows; row += rows_together) {
       write(next, bytes, offset + ((slab.row + row) * columns + slab.column) * width);
       next += bytes;
     }
@@ -224,7 +224,7 @@ void test_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
 
 namespace {
 
-/// Parts of rows at least this long are read by calls of their own; shorter ones with what lies
+/// Parts of rows at least this long are read by separate calls; shorter ones with what lies
 /// between them, up to so many bytes in one call.
 constexpr std::int64_t kRowBytes = std::int64_t{64} << 10, kStripBytes = std::int64_t{1} << 20;
 
@@ -264,11 +264,12 @@ void InputFile::read(const grid::Hyperslabs& slabs, const Shape& shape, std::int
       next += slab.rows * stride;
       continue;
     }
-    const std::int64_t at_once =
+    const std::int64_t rows_at_a_time =
         part >= kRowBytes ? 1 : std::clamp<std::int64_t>(kStripBytes / stride, 1, slab.rows);
-    if (at_once > 1 && !strip) strip = std::make_unique_for_overwrite<std::byte[]>(kStripBytes);
-    for (std::int64_t row = 0; row < slab.rows; row += at_once) {
-      const std::int64_t rows = std::min(at_once, slab.rows - row);
+    if (rows_at_a_time > 1 && !strip)
+      strip = std::make_unique_for_overwrite<std::byte[]>(kStripBytes);
+    for (std::int64_t row = 0; row < slab.rows; row += rows_at_a_time) {
+      const std::int64_t rows = std::min(rows_at_a_time, slab.rows - row);
       std::byte* const from = rows > 1 ? strip.get() : next;
       read(from, (rows - 1) * stride + part, begin + row * stride);
       for (std::int64_t i = 0; rows > 1 && i < rows; ++i)

@@ -79,7 +79,7 @@ struct BlendIndex {
   std::int64_t samples() const { return dataset.rows(); }
 };
 
-/// Mixes by normalised weights: sample i comes from the dataset that lags most behind its weight
+/// Mixes by normalised weights: sample i comes from the dataset that is furthest below its weight
 /// times i, the first of equals. As many samples as the datasets' shares of `samples` add up to.
 BlendIndex build_blend_index(std::span<const double> weights, std::int64_t samples);
 

@@ -256,7 +256,7 @@ std::string value_of(const Key& key, const Deck& deck) {
   return key.rules.word.empty() ? "not set" : key.rules.word;
 }
 
-// data.split without the parts that have datasets of their own, one weight for each part.
+// data.split without the parts that have separate datasets, one weight for each part.
 std::vector<double> shares_of(const Deck& deck) {
   std::vector<double> weights = effective_split(deck);
   weights.resize(3);

@@ -11,7 +11,7 @@ namespace {
 
 /// TFLOP/s without sparsity, from NVIDIA's data sheets.
 struct Peak {
-  std::string_view word;  ///< in the GPU's name, with no digit behind it
+  std::string_view word;  ///< in the GPU's name, with no digit after it
   double half;            ///< bf16 and fp16
   double single;          ///< fp32 outside the tensor cores
 };

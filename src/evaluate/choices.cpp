@@ -178,7 +178,7 @@ constexpr std::pair<std::string_view, Make> kTasks[] = {
     {"hellaswag", hellaswag},   {"piqa", piqa},   {"arc", arc},
     {"winogrande", winogrande}, {"blimp", blimp}, {"choices", own_choices}};
 
-/// The labels of PIQA's questions, a line each, where they are a file of their own; else empty.
+/// The labels of PIQA's questions, a line each, if they are in a separate file; else empty.
 std::vector<std::string> read_labels(const std::string& path) {
   const std::filesystem::path labels =
       std::filesystem::path(path).replace_extension("").string() + "-labels.lst";

@@ -129,9 +129,9 @@ bool BatchGenerator::advance(Sequence& sequence, ChosenToken token) {
   const Job& job = sequence.job;
   if (token.score.id == job.request.eod) return end(sequence, Stop::eod);
   sequence.context.push_back(token.score.id);
-  const bool goes_on = !job.on_token || job.on_token(token);
+  const bool continues = !job.on_token || job.on_token(token);
   if (job.request.alternatives) sequence.tokens.push_back(std::move(token));
-  if (!goes_on) return end(sequence, Stop::text);
+  if (!continues) return end(sequence, Stop::text);
   if (sequence.context.size() < sequence.limit) return false;
   const bool full = job.prompt.size() + job.request.tokens > sequence.limit;
   return end(sequence, full ? Stop::context : Stop::tokens);

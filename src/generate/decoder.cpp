@@ -101,7 +101,7 @@ Tensor Decoder::run(std::span<const std::int32_t> ids) {
 void Decoder::compute_logits(const Tensor& stream) {
   const model::LayerContext context = this->context(1);
   model::Arena arena(scratch_memory_.get());
-  // The head's part comes first in the scratch memory, wherever `stream` lies behind it.
+  // The head's part comes first in the scratch memory, wherever `stream` is after it.
   const model::Head::Activations head = head_.take(arena, context);
   head_.logits(context, stream, head);
   dispatch(dtype_, [&](auto element) {

@@ -36,7 +36,7 @@ class BlockTable {
   /// Throws DataError where no block is free.
   std::vector<std::pair<std::int32_t, std::int32_t>> prepare(int sequence, std::int64_t begin,
                                                              std::int64_t end);
-  /// Gives `to` the blocks of `from` instead of its own.
+  /// Replaces the blocks of `to` by those of `from`, shared.
   void share(int from, int to);
   void release(int sequence);
 

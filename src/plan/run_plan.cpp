@@ -133,7 +133,7 @@ std::string rampup_text(const deck::Deck& deck) {
 // runs gain nothing at 768 and 10 % at 896, 24 % at 1536.
 constexpr std::int64_t kMinFp8Hidden = 1024;
 
-/// Which GEMMs are in FP8, in words; "" when none is to be.
+/// Which GEMMs are in FP8, in words; "" when none is.
 std::string fp8_text(const model::StageConfig& config) {
   if (!is_fp8(config.precision.gemm)) return "";
   int layers = 0, linears = 0, in_fp8 = 0;
@@ -180,7 +180,7 @@ std::string layer_text(const std::vector<grid::LayerRange>& chunks) {
   return fmt::format("{}", fmt::join(words, ","));
 }
 
-/// Elements of the parameters behind the embeddings, which are the first stage's.
+/// Elements of the parameters after the embeddings, which are the first stage's.
 std::int64_t count_without_embeddings(const std::vector<model::Parameter>& table) {
   std::int64_t count = 0;
   for (const model::Parameter& parameter : table)

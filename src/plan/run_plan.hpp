@@ -50,7 +50,7 @@ struct RunPlan {
   std::int64_t tokens_per_step = 0;  ///< with the largest batch
   int micro_batches = 0;             ///< of the largest batch on each data rank
   std::string rampup;                ///< how the batch grows, in words; "" when it does not
-  std::string fp8;                   ///< which GEMMs are in FP8, in words; "" when none is to be
+  std::string fp8;                   ///< which GEMMs are in FP8, in words; "" when none is
   std::string schedule;              ///< the deck's word for it
   /// Share of the time in which the stages idle, by the simulator, when the gradient of the input
   /// and that of the weights take as long as a forward each, 0 to 1.

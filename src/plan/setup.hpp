@@ -49,7 +49,7 @@ grid::Layout layout(const deck::Deck& deck);
 Precision precision(const deck::Deck& deck);
 
 /// The type of the peak that MFU is a share of: the activations', also of runs with FP8 GEMMs,
-/// whose MFU thus compares with others'.
+/// whose MFU is comparable with others'.
 DType mfu_type(const deck::Deck& deck);
 
 /// The model that the deck describes, with this vocabulary. Throws as model::make_spec().

@@ -182,7 +182,7 @@ class MegatronCurves final : public Curves {
 
 // ---------------------------------------------------------------------------- BigScience
 
-/// The x axes of a curve besides the iterations; each axis is a separate curve.
+/// The x axes of a curve other than iterations; each axis is a separate curve.
 enum class Axes { samples, samples_and_tokens, all };
 
 struct CurveOverAxes {

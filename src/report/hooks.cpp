@@ -133,7 +133,7 @@ std::vector<std::string> Hooks::poll() {
   int status = 0;
   if (running_ && ::waitpid(child_, &status, WNOHANG) == child_) {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    // timeout's own codes, which a command may have by itself as well.
+    // timeout's own codes, which the command itself may return as well.
     const bool ended = (code == 124 || code == 137) &&
                        since_started_.seconds() >= deck::in_seconds(commands_.timeout);
     if (code != 0)
@@ -180,7 +180,7 @@ pid_t Hooks::spawn(const std::string& script, const std::map<std::string, std::s
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // A session of its own: launchers signal the groups of their ranks. Signals as a shell expects.
+  // A separate session: launchers signal the groups of their ranks. Signals as a shell expects.
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);

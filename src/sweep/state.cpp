@@ -38,9 +38,9 @@ class Series {
   void add(const std::optional<double>& value, bool warm_up) {
     if (value) (warm_up ? first_ : rest_).push_back(*value);
   }
-  std::optional<double> middle() const {
+  std::optional<double> median() const {
     const std::vector<double>& values = rest_.empty() ? first_ : rest_;
-    return values.empty() ? std::nullopt : std::optional(median(values));
+    return values.empty() ? std::nullopt : std::optional(trireme::median(values));
   }
 
  private:
@@ -71,10 +71,10 @@ class Reader {
   }
 
   Figures take() {
-    figures_.ms = ms_.middle();
-    figures_.samples_per_second = samples_.middle();
-    figures_.tokens_per_second = tokens_.middle();
-    figures_.mfu = mfu_.middle();
+    figures_.ms = ms_.median();
+    figures_.samples_per_second = samples_.median();
+    figures_.tokens_per_second = tokens_.median();
+    figures_.mfu = mfu_.median();
     return figures_;
   }
 

@@ -1,4 +1,4 @@
-// The kinds of tokenizers besides GPT-2's (bpe/bpe.hpp), each with the training of its vocabulary.
+// The kinds of tokenizers but GPT-2's (bpe/bpe.hpp), each with the training of its vocabulary.
 #pragma once
 
 #include <cstddef>

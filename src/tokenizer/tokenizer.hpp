@@ -61,7 +61,7 @@ class Tokenizer {
   /// merges, and is equal for another spelling of the same JSON.
   virtual std::uint64_t hash() const = 0;
 
-  /// The library and version on which ids depend besides the files: "sentencepiece 0.1.97" for a
+  /// The library and version on which ids depend with the files: "sentencepiece 0.1.97" for a
   /// unigram model; "" where the files alone determine them, or the version is not known.
   virtual std::string library() const { return ""; }
 

@@ -99,9 +99,9 @@ int max_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
   const auto replaced = std::count_if(
       steps.begin(), steps.end(),
       [&](const checkpoint::Step& step) { return !is_milestone(deck, step.iteration); });
-  const std::int64_t at_once =
+  const std::int64_t at_a_time =
       std::min(std::min(*deck.checkpoint.keep, kMax) + 1 - replaced, saves_due(deck, now, end));
-  return static_cast<int>(std::clamp<std::int64_t>(at_once, 1, kMax));
+  return static_cast<int>(std::clamp<std::int64_t>(at_a_time, 1, kMax));
 }
 
 RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,

@@ -31,7 +31,7 @@ class PreflightTest : public OneRankTest {
   }
 };
 
-TEST_F(PreflightTest, FindsRoomForAllThatThereWillBeAtOnce) {
+TEST_F(PreflightTest, FindsRoomForAllFilesTogether) {
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(save_step(10)));
   const std::int64_t room = 2 * (size + 131072);  // it asks for a little more than a file takes
   {

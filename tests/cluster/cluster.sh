@@ -188,7 +188,7 @@ node() {
   wait_for "a cable" "$patience" ip link show eth0
   ip addr add "10.88.0.$((number + 1))/24" dev eth0
   ip link set eth0 up
-  # Whoever kills all other processes here has switched the node off and on, which empties its memory.
+  # Killing all other processes here stands for a reboot of the node, which empties its memory.
   while true; do
     rm -rf "${base:?}/tmp"/*
     mkdir -p "$base/tmp/spool"

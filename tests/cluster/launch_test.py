@@ -59,7 +59,7 @@ class Launch(ClusterTest):
     def test_hosts_without_a_scheduler(self):
         call(*self.over_ssh("run"))
         self.assertEqual(self.hosts("run"), NODES)
-        # What ssh does not pass on may choose other kernels for the products.
+        # What ssh does not pass on may choose other kernels for the GEMMs.
         self.check_losses("run", tolerance=1e-3)
 
 

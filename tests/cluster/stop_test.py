@@ -27,7 +27,7 @@ class StoppedJob(ClusterTest):
     def wait_for_training(self, job, name="run"):
         job.wait_until(lambda: len(self.events(name, "train")) > 2)
 
-    def check_goes_on(self, job, reason="a signal asked for it", name="run"):
+    def check_resumes(self, job, reason="a signal asked for it", name="run"):
         """The job is requeued, and resumes from its checkpoint."""
         job.wait_until(lambda: self.events(name, "stop"))
         stop = self.stop_event(name)
@@ -44,7 +44,7 @@ class Slow(StoppedJob):
         """Slurm looks at time limits every half minute, and signals before the time rather than after."""
         with self.submit("many-nodes.sbatch", *BOTH_NODES, "--time=2", "--signal=USR1@85",
                          words=[ENDLESS]) as job:
-            self.check_goes_on(job)
+            self.check_resumes(job)
 
 
 class Stop(StoppedJob):
@@ -52,18 +52,18 @@ class Stop(StoppedJob):
         with self.submit("many-nodes.sbatch", *BOTH_NODES, words=[ENDLESS]) as job:
             self.wait_for_training(job)
             call("scancel", "--signal=USR1", job.id)  # as --signal=USR1@... does
-            self.check_goes_on(job)
+            self.check_resumes(job)
 
     def test_signal_under_mpirun(self):
         with self.submit("mpirun.sbatch", *BOTH_NODES, words=[ENDLESS]) as job:
             self.wait_for_training(job)
             call("scancel", "--signal=USR1", "--batch", job.id)  # as --signal=B:USR1@... does
-            self.check_goes_on(job)
+            self.check_resumes(job)
 
     def test_time_limit_of_the_run(self):
         with self.submit("many-nodes.sbatch", *BOTH_NODES,
                          words=[ENDLESS, "--time-limit", "00:00:05"]) as job:
-            self.check_goes_on(job, "the time limit is near")
+            self.check_resumes(job, "the time limit is near")
 
     def check_killed(self, script):
         """One rank is killed once the run has saved: srun and mpirun end with 137, and the job is queued again."""

@@ -7,7 +7,7 @@
 namespace trireme::comm {
 namespace {
 
-TEST(PipelineRoutes, ActivationsGoOnAndGradientsBack) {
+TEST(PipelineRoutes, ActivationsGoForwardAndGradientsBack) {
   for (int stages = 1; stages <= 9; ++stages) {
     const std::vector<Route> routes = pipeline_routes(stages);
     EXPECT_EQ(routes.size(), 2u * (stages - 1));
@@ -32,7 +32,7 @@ TEST(PipelineRoutes, SeveralChunksCloseTheRing) {
 }
 
 // Opened in order, each by its two ranks together, all routes take four turns whatever the length.
-TEST(PipelineRoutes, ManyCanBeOpenedAtOnce) {
+TEST(PipelineRoutes, ManyCanBeOpenedTogether) {
   for (int stages = 3; stages <= 64; ++stages) {
     std::vector<int> turn(stages, 0);
     for (const Route& route : pipeline_routes(stages)) {

@@ -157,7 +157,7 @@ TEST_F(MpiCommunicatorTest, AllGatherFillsEveryPart) {
                 10.0 * owner + static_cast<double>(i));
 }
 
-TEST_F(MpiCommunicatorTest, StartedCollectivesAreDoneAtOnce) {
+TEST_F(MpiCommunicatorTest, StartedCollectivesAreDoneImmediately) {
   std::vector<float> data(static_cast<std::size_t>(size_), 1.0f + static_cast<float>(rank_));
   const auto total = static_cast<float>(size_ * (size_ + 1) / 2);
   const auto own = static_cast<std::size_t>(rank_);

@@ -171,7 +171,7 @@ TEST_F(NcclCommunicatorTest, OperationsTakeTheirPlaceInTheStream) {
 
 // One rank's collective waits for the others, which start theirs only when that rank's compute
 // stream has gone past it.
-TEST_F(NcclCommunicatorTest, StartedCollectivesRunBesideTheComputeStream) {
+TEST_F(NcclCommunicatorTest, StartedCollectivesOverlapWithTheComputeStream) {
   const std::size_t count = 5000;
   const DeviceArray array(values(count), DType::f32, stream_);
   group_.all_reduce(array.data(), count, DType::f32, Reduce::sum);  // connects the ranks
@@ -205,7 +205,7 @@ TEST_F(NcclCommunicatorTest, BarrierWaitsForTheStream) {
 
 // Every rank sends everything, both ways around the circle, before it receives anything, and
 // receives in another order than was sent: first all of one route, then all of the other.
-TEST_F(NcclCommunicatorTest, ManyMessagesBothWaysAtOnce) {
+TEST_F(NcclCommunicatorTest, ManyMessagesBothWaysOverlap) {
   constexpr int kMessages = 40;
   const int next = (rank_ + 1) % size_;
   const int previous = (rank_ + size_ - 1) % size_;
@@ -250,7 +250,7 @@ TEST_F(NcclCommunicatorTest, ManyMessagesBothWaysAtOnce) {
   }
 }
 
-// The sender overwrites its buffer as soon as wait() lets it; the receiver reads at once.
+// The sender overwrites its buffer as soon as wait() lets it; the receiver reads immediately.
 TEST_F(NcclCommunicatorTest, WaitOrdersTheComputeStreamAfterTheMessage) {
   const std::size_t count = 3'000'000;
   const int next = (rank_ + 1) % size_;
@@ -292,7 +292,7 @@ TEST_F(NcclCommunicatorTest, GroupsOfOneRankNeedNoNccl) {
 }
 
 // Tensor parallelism on the compute stream while the data ranks reduce a bucket.
-TEST_F(NcclCommunicatorTest, TwoGroupsWorkAtOnce) {
+TEST_F(NcclCommunicatorTest, TwoGroupsWorkConcurrently) {
   const auto data = make_device_communicator(world_, "data", stream_, {});
   const std::size_t count = 1'000'000;
   const DeviceArray bucket(values(count), DType::f32, stream_);

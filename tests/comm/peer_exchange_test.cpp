@@ -171,7 +171,7 @@ TEST_F(PeerExchangeTest, TakesAPartOfWhatIsShared) {
 
 // ---- order
 
-// Each time another rank comes late. All overwrite their buffers right behind the operation: those
+// Each time another rank comes late. All overwrite their buffers right after the operation: those
 // ranks that come late must get their data, and no rank may have written too early.
 TEST_F(PeerExchangeTest, RanksMayComeLate) {
   const std::size_t count = 400'000;
@@ -205,7 +205,8 @@ TEST_F(PeerExchangeTest, RanksMayComeLate) {
   }
 }
 
-// Many operations behind each other without the host in between, each one's input the one's before.
+// Many operations one after the other without the host in between, each one's input the one's
+// before.
 TEST_F(PeerExchangeTest, FollowEachOtherWithoutTheHost) {
   const std::size_t count = 50'000;
   const SharedArray data(group_, std::vector<double>(count * size_, 1.0), DType::f64, stream_);
@@ -219,7 +220,7 @@ TEST_F(PeerExchangeTest, FollowEachOtherWithoutTheHost) {
 }
 
 // Overlapped operations use other flags than those of the compute stream.
-TEST_F(PeerExchangeTest, TwoOperationsRunAtOnce) {
+TEST_F(PeerExchangeTest, TwoOperationsRunConcurrently) {
   const std::size_t count = 1'000'000;
   for (int round = 0; round < 10; ++round) {
     const SharedArray sums(group_, values(count * size_), DType::f32, stream_);
@@ -290,7 +291,7 @@ TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
 }
 
 // What a rank has queued to clear its memory, as backends do, is done before others write there,
-// who need not wait for its stream.
+// which need not wait for its stream.
 TEST_F(PeerExchangeTest, MemoryIsSharedOnceItIsFilled) {
   const std::size_t count = 1024, all = count * size_, bytes = all * sizeof(float);
   for (int late = 0; late < size_; ++late) {
@@ -329,7 +330,7 @@ NcclOptions both_ways(int size, std::size_t message_bytes) {
           .message_bytes = message_bytes};
 }
 
-// Each rank sends to the next and to the one before at once, many times without the host, of
+// Each rank sends to the next and to the previous rank in parallel, many times without the host, of
 // different lengths, while some come late.
 TEST_F(PeerExchangeTest, MessagesArriveInOrder) {
   const std::size_t most = 1'000'003;
@@ -382,7 +383,7 @@ TEST_F(PeerExchangeTest, AMessageLargerThanAnnouncedIsRefused) {
 
 // ---- life
 
-TEST_F(PeerExchangeTest, MemoryIsFreeAgainWhenSharingEnds) {
+TEST_F(PeerExchangeTest, MemoryIsFreedWhenItsRegistrationEnds) {
   const std::size_t count = 8 * 1024;
   for (int round = 0; round < 20; ++round) {
     SharedArray data(group_, values(count * size_), DType::f32, stream_);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr PeerLane kLanes[] = {PeerLane::compute, PeerLane::overlapped};
 
-TEST(PeerBlocks, EveryFlagHasAPlaceOfItsOwn) {
+TEST(PeerBlocks, EveryFlagHasASeparatePlace) {
   std::set<int> flags;
   for (const PeerLane lane : kLanes)
     for (int block = 0; block < kPeerBlocks; ++block)
@@ -27,7 +27,7 @@ TEST(PeerBlocks, EveryFlagHasAPlaceOfItsOwn) {
     }
 }
 
-TEST(PeerBlocks, EpochsGoOnAfterTheLast) {
+TEST(PeerBlocks, EpochsWrapAroundAfterTheLast) {
   constexpr std::uint32_t kLast = 0xFFFFFFFFu;
   EXPECT_FALSE(peer_reached(0, 1));
   EXPECT_TRUE(peer_reached(1, 1));

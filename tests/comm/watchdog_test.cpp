@@ -85,7 +85,7 @@ TEST_F(OperationQueueTest, TheOldestOperationIsLate) {
   EXPECT_EQ(queue_.overdue(at(10), Seconds(10))->bytes, 4u);
 }
 
-TEST_F(OperationQueueTest, WaitingBehindAnotherIsNotBeingLate) {
+TEST_F(OperationQueueTest, WaitingAfterAnotherIsNotBeingLate) {
   const auto first = add("first", 0);
   add("second", 1);
   first->is_done = true;

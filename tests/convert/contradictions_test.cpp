@@ -172,7 +172,7 @@ TEST(Contradictions, PartitionsOfDeepSpeed) {
             "each stage, such as 4-5-5-4");
 }
 
-TEST(Contradictions, KeptInputsThatNobodyShares) {
+TEST(Contradictions, KeptInputsThatNoRanksShare) {
   const auto deck_of = [](const std::string& more) {
     return convert(
                {.words = words_with(

@@ -112,7 +112,7 @@ TEST(Shell, MarksWhatIsUnknown) {
   EXPECT_EQ(shown(unknown("$A")), "$A");
 }
 
-TEST(Shell, LeavesWhatIsGivenBesideTheScriptAlone) {
+TEST(Shell, LeavesDefinitionsOutsideTheScriptAlone) {
   EXPECT_EQ(commands_of("A=1; A+=2; A=(3 4); A+=(5); A[0]=6; unset A\nrun $A", {{"A", "a"}}),
             "run|a\n");
   EXPECT_EQ(
@@ -120,7 +120,7 @@ TEST(Shell, LeavesWhatIsGivenBesideTheScriptAlone) {
       "run|a\nrun|12\nrun|{$B}\n");
 }
 
-TEST(Shell, GivesAFunctionArgumentsOfItsOwn) {
+TEST(Shell, GivesAFunctionItsArguments) {
   EXPECT_EQ(commands_of("inner() { run $# \"$@\" $2; }\nouter() { inner x \"$1\"; run $1 $#; "
                         "}\nouter 1 2 3\nrun $1"),
             "run|2|x|1|1\nrun|1|3\nrun|{$1}\n");
@@ -149,7 +149,7 @@ TEST(Shell, FollowsConditions) {
             "run|{$A}\nrun|5\n");
 }
 
-TEST(Shell, TakesAVariableThatNobodySetsForEmpty) {
+TEST(Shell, TakesAnUnsetVariableAsEmpty) {
   EXPECT_EQ(commands_of("if [ -z \"$A\" ]; then A=4; fi; [[ -n ${B} ]] && C=1; run $A $C"),
             "run|4|{$C}\n");
   EXPECT_EQ(commands_of("if [[ -z $1 ]]; then A=1; else A=2; fi; run $A"), "run|1\n");
@@ -257,7 +257,7 @@ TEST_F(ShellFiles, FollowsScriptsThatItStartsWithTheirArguments) {
   EXPECT_EQ(outer("bash loop.sh"), ":loop.sh:bash|outer.sh ");
 }
 
-TEST_F(ShellFiles, SourcesFilesBesideTheScript) {
+TEST_F(ShellFiles, SourcesFilesNextToTheScript) {
   file("a.sh", "A=1");
   file("b.sh", "B=2");
   std::string words;

@@ -42,7 +42,7 @@ TEST(Sampler, ResumingContinuesWhereTheRunStopped) {
   EXPECT_EQ(whole, pieces);
 }
 
-// Sample n: ids 100 n + 0, 1, 2; labels of which the first is ignored; a length; a name of its own.
+// Sample n: ids 100 n + 0, 1, 2; labels of which the first is ignored; a length; a name.
 class Sentences final : public Dataset {
  public:
   std::int64_t samples() const override { return 5; }

@@ -77,9 +77,9 @@ TEST(BlendIndex, FilesThatDoNotFitAreRefused) {
   refuse({0, 0, 0}, {0, 1, 2}, "the blend takes more samples of dataset 0 than the 2 it has");
 }
 
-// Shares that are rounded up make the index longer than what is wanted, and only what is wanted
-// must be there.
-TEST(BlendIndex, SamplesBehindThoseWantedMayBeMissing) {
+// Rounded-up shares make the index longer than requested, and only the requested samples
+// must exist.
+TEST(BlendIndex, SamplesAfterTheRequestedOnesMayBeMissing) {
   std::vector<double> weights(21, 0.025);
   weights[0] = 0.5;
   for (const std::int64_t wanted : {1, 20, 21, 100, 1000}) {

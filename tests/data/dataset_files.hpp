@@ -23,7 +23,7 @@ inline std::filesystem::path golden(const std::string& name) {
   return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests" / "data" / name;
 }
 
-/// A test with a folder of its own.
+/// A test with its own folder.
 class ScratchTest : public testing::Test {
  protected:
   const ScratchFolder scratch_;

@@ -12,7 +12,7 @@ namespace {
 
 class IndexedDatasetTest : public ScratchTest {
  protected:
-  // Writes `idx` beside a .bin file of `bin_bytes` and expects opening to fail with `text`.
+  // Writes `idx` next to a .bin file of `bin_bytes` and expects opening to fail with `text`.
   void expect_refused(const std::string& idx, std::size_t bin_bytes, const std::string& text) {
     write_file_atomically(folder_ / "d.idx", idx);
     write_file_atomically(folder_ / "d.bin", std::string(bin_bytes, '\1'));

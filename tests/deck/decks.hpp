@@ -53,7 +53,7 @@ inline std::string changed(const std::string& from, const std::string& to) {
   return text.replace(at, from.size(), to);
 }
 
-/// What stands behind a single error.
+/// The line after a single error.
 inline const std::string kOneError =
     "\n1 error; nothing was started. 'trireme-pretrain --help deck' lists every key.";
 

@@ -78,7 +78,7 @@ TEST_F(NvmlTest, ReadsTheGpusItIsGiven) {
   }
 }
 
-TEST_F(NvmlTest, TheSamplerWritesALineForEachGpuAtOnce) {
+TEST_F(NvmlTest, TheSamplerWritesALineForEachGpuImmediately) {
   const auto log = std::filesystem::temp_directory_path() / fmt::format("gpus.{}", ::getpid());
   {
     GpuSampler sampler{Nvml({}), log};

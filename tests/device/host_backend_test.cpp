@@ -51,7 +51,7 @@ TEST(HostBackend, MovesAndClearsMemory) {
 }
 
 // A copy is neither made immediately nor at the end alone, and is whole after the end.
-TEST(HostBackend, CopiesBesideOtherWork) {
+TEST(HostBackend, CopiesOverlapWithOtherWork) {
   const auto backend = make_host_backend(1);
   const Buffer memory = backend->allocate(64, "test");
   const Buffer kept = backend->allocate_on_host(64, "test");

@@ -195,7 +195,7 @@ class Faults(RunTest):
         self.compare(case)
 
     def kill_launcher(self, case):
-        """mpirun is killed: its ranks must not go on."""
+        """mpirun is killed: its ranks must end."""
         with self.begin(case) as started:
             self.wait_for_moment(case, started)
             ranks, since = started.children(), time.monotonic()

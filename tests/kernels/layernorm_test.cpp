@@ -200,7 +200,7 @@ TEST(LayerNorm, SumsTheColumnsOfDxOnlyWhenAsked) {
 }
 
 template <typename T>
-void expect_result_again(std::int64_t rows, std::int64_t h) {
+void expect_recomputed_output(std::int64_t rows, std::int64_t h) {
   LayerNormProblem<T> p(rows, h), plain = p;
   p.forward();
   plain.forward();
@@ -215,9 +215,9 @@ void expect_result_again(std::int64_t rows, std::int64_t h) {
   }
 }
 
-TEST(LayerNorm, BackwardMakesTheResultAgain) {
-  expect_result_again<float>(7, 33);
-  expect_result_again<double>(3, 64);
+TEST(LayerNorm, BackwardRecomputesTheOutput) {
+  expect_recomputed_output<float>(7, 33);
+  expect_recomputed_output<double>(3, 64);
 }
 
 TEST(LayerNorm, SurvivesAConstantRow) {

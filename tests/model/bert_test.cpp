@@ -142,10 +142,10 @@ TEST(Bert, ReadsOnlyTokensWithLabels) {
                                 .lengths = lengths,
                                 .sentence_labels = sentence_labels};
   model::ModelSpec spec = bert_spec(reference.config(false));
-  for (const std::int64_t at_once : {1000, 2}) {
+  for (const std::int64_t at_a_time : {1000, 2}) {
     SerialGpt all(spec, reference.batch(), DType::f64);
     spec.head.max_labels = most;
-    SerialGpt few(spec, reference.batch(), DType::f64, at_once);
+    SerialGpt few(spec, reference.batch(), DType::f64, at_a_time);
     spec.head.max_labels = 0;
     for (const auto& [name, values] : reference.run.at("weights").items())
       for (SerialGpt* model : {&all, &few})

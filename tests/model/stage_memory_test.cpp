@@ -7,7 +7,7 @@
 namespace trireme::model {
 namespace {
 
-TEST(Documents, BeginBehindTheEndOfTheOneBefore) {
+TEST(Documents, BeginAfterTheEndOfThePreviousOne) {
   constexpr std::int32_t kEod = 9;
   // Two samples, side by side: 9 1 2 9 9 3 and 1 2 3 4 5 9.
   const std::vector<std::int32_t> ids = {9, 1, 1, 2, 2, 3, 9, 4, 9, 5, 3, 9};

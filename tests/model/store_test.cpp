@@ -85,7 +85,7 @@ TEST_F(ParameterBufferTest, WhatIsOwnedIsApartFromTheBuffers) {
   for (const Range& layer : placement_.layers) {
     const Range half{layer.begin, layer.begin + layer.size() / kDataRanks};
     const Tensor own = memory.own(half, layer.begin / kDataRanks);
-    EXPECT_TRUE(!end || own.data == end) << "not one behind the other";
+    EXPECT_TRUE(!end || own.data == end) << "not one after the other";
     end = end_of(own);
     EXPECT_NE(own.data, memory.at(half).data);
   }

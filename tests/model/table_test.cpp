@@ -192,7 +192,7 @@ TEST(Placement, AlignsAndDoesNotOverlap) {
   }
 }
 
-TEST(Placement, MatricesComeLayerByLayerBehindAllElse) {
+TEST(Placement, MatricesComeLayerByLayerAfterAllElse) {
   const auto table = declare_parameters(gpt2_spec(small()));
   for (const grid::Layout& layout : layouts()) {
     for (int rank = 0; rank < layout.ranks(); ++rank) {

@@ -59,7 +59,7 @@ TEST(LossScaler, HysteresisIsFilledUpByGrowthAlone) {
   }
 }
 
-TEST(LossScaler, AnOverflowStartsTheWindowAgain) {
+TEST(LossScaler, AnOverflowRestartsTheWindow) {
   for (const auto dialect : kBoth) {
     LossScaler scaler = small_scaler(dialect);
     const std::vector<double> expected = {64, 64, 64, 64, 64, 128, 128, 128, 256};
@@ -67,7 +67,7 @@ TEST(LossScaler, AnOverflowStartsTheWindowAgain) {
   }
 }
 
-TEST(LossScaler, HysteresisOfOneHalvesAtOnce) {
+TEST(LossScaler, HysteresisOfOneHalvesImmediately) {
   for (const auto dialect : kBoth) {
     LossScaler scaler(
         {.dynamic = true, .dialect = dialect, .initial = 64, .window = 3, .hysteresis = 1});
@@ -75,7 +75,7 @@ TEST(LossScaler, HysteresisOfOneHalvesAtOnce) {
   }
 }
 
-TEST(LossScaler, AtTheMinimumMegatronStaysAndDeepSpeedGivesUp) {
+TEST(LossScaler, AtTheMinimumMegatronStaysAndDeepSpeedAborts) {
   LossScaler megatron = small_scaler(LossScaleDialect::megatron);
   EXPECT_EQ(scales(megatron, "11111").back(), 16);
   LossScaler deepspeed = small_scaler(LossScaleDialect::deepspeed);
@@ -105,16 +105,16 @@ TEST(LossScaler, StopsAtAMinimumThatIsNoPowerOfTwo) {
   EXPECT_THROW(scaler.update(true), Error);
 }
 
-TEST(LossScaler, GoesOnFromItsState) {
-  const std::string course = "1001000100011000000";
+TEST(LossScaler, ResumesFromItsState) {
+  const std::string overflows = "1001000100011000000";
   for (const auto dialect : kBoth) {
     LossScaler whole = small_scaler(dialect);
-    const std::vector<double> expected = scales(whole, course);
-    for (std::size_t cut = 0; cut <= course.size(); ++cut) {
+    const std::vector<double> expected = scales(whole, overflows);
+    for (std::size_t cut = 0; cut <= overflows.size(); ++cut) {
       LossScaler first = small_scaler(dialect), second = small_scaler(dialect);
-      std::vector<double> found = scales(first, course.substr(0, cut));
+      std::vector<double> found = scales(first, overflows.substr(0, cut));
       second.restore(first.state());
-      for (const double scale : scales(second, course.substr(cut))) found.push_back(scale);
+      for (const double scale : scales(second, overflows.substr(cut))) found.push_back(scale);
       EXPECT_EQ(found, expected) << "cut after " << cut;
       EXPECT_EQ(second.state(), whole.state());
     }

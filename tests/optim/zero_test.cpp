@@ -139,7 +139,7 @@ TEST_P(Zero, OneMicroBatchGivesTheBitsOfWholeGradients) {
   }
 }
 
-TEST_P(Zero, RecomputedLayersGatherTheirWeightsAgain) {
+TEST_P(Zero, RecomputedLayersGatherTheirWeightsTwice) {
   using What = model::Recompute::What;
   for (const Case& kept : cases()) {
     if (kept.schedule == ScheduleKind::zero_bubble) continue;

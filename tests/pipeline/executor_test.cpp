@@ -138,7 +138,7 @@ class Arithmetic final : public StageWork {
   bool gradient_awaited_ = false;
 };
 
-/// Elements of a message that MPI sends at once, and of one that waits for its receiver.
+/// Elements of a message that MPI sends eagerly, and of one that waits for its receiver.
 constexpr int kSizes[] = {1, 5000};
 
 /// Every kind of schedule for `stages` stages; those that run without overlap, too, if not

@@ -139,7 +139,7 @@ TEST(Suggestions, WhatTheDeckForbidsIsLeftOut) {
   words.insert(words.end(), {"parallel.pipeline=2", "parallel.schedule=zero-bubble"});
   EXPECT_EQ(overrides_of(found(words, {"batch.micro=1"}, 2)),
             (std::vector<Overrides>{{"batch.micro=1"}}));
-  // One data rank has nobody to share moments with, and one sample cannot be halved.
+  // One data rank has no other to shard moments over, and one sample cannot be halved.
   EXPECT_EQ(overrides_of(found({"run.device=cuda", "batch.micro=1"}, kFull, 1)),
             (std::vector<Overrides>{kFull}));
 }

@@ -310,7 +310,7 @@ TEST(RunPlan, HalfTypesOnTheHostNeedCopiesToComputeWith) {
   const MemoryPlan fp16 = plan_gpt2({"precision.compute=fp16"}).stages[0].memory;
   EXPECT_EQ(2 * fp16.weights, fp32.weights);
   EXPECT_EQ(fp16.gradients, fp32.gradients);
-  // The head's product of 4 * 1024 tokens: its input, the embedding and the logits.
+  // The head's GEMM of 4 * 1024 tokens: its input, the embedding and the logits.
   const std::int64_t T = 4 * 1024, V = 50257;
   EXPECT_GT(fp16.workspace, 4u * (T * kHidden + V * kHidden + T * V));
 }

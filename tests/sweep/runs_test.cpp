@@ -30,7 +30,7 @@ TEST_F(SweepTest, RanksOfDataThatIsAuto) {
   EXPECT_EQ(plan({"sweep.ranks=4", "parallel.data=1"}).runs[2].need.ranks, 2);
 }
 
-TEST_F(SweepTest, AllErrorsOfAllRunsAtOnce) {
+TEST_F(SweepTest, AllErrorsOfAllRunsTogether) {
   EXPECT_EQ(errors({"sweep.parallel.tensor=[1, 3, 5]", "sweep.schedule.peak=[1e-3, high]",
                     "optimizer.beta1=2"}),
             "--set optimizer.beta1=2: optimizer.beta1 = 2: must be from 0 to below 1\n"

@@ -40,7 +40,7 @@ TEST_F(StateTest, FromWhatRunsLeave) {
   EXPECT_EQ(state(sweep, 3), "finished") << "started by hand after the sweep's own start failed";
 }
 
-TEST_F(StateTest, DivergedRunsAreNotRunAgain) {
+TEST_F(StateTest, DivergedRunsAreNotRestarted) {
   const PlannedSweep sweep = plan();
   for (const PlannedRun& run : sweep.runs) leave(run, 76);
   write(exit_code_path(sweep, sweep.runs[0]), "76\n");
@@ -52,7 +52,7 @@ TEST_F(StateTest, DivergedRunsAreNotRunAgain) {
   EXPECT_TRUE(is_to_do(State::changed));
 }
 
-TEST_F(StateTest, RunsThatGoOn) {
+TEST_F(StateTest, RunsThatContinue) {
   const PlannedSweep sweep = plan();
   leave(sweep.runs[0], 75);
   {

@@ -11,7 +11,7 @@
 namespace trireme::tokenizer {
 namespace {
 
-/// Writes a gzip member; `append` puts it behind what the file has.
+/// Writes a gzip member; `append` puts it after the file's content.
 void write_gzip(const std::filesystem::path& path, const std::string& content,
                 bool append = false) {
   gzFile file = gzopen(path.c_str(), append ? "ab" : "wb");

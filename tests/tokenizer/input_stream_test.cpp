@@ -150,7 +150,7 @@ TEST_F(InputStreamTest, DamagedInputsAreErrors) {
       EXPECT_EQ(message.find(name + ": broken "), 0u) << ending << " at " << at << ": " << message;
     }
   }
-  // The checksum of an archive's packing is verified behind its last text, too.
+  // The checksum of an archive's packing is verified after its last text, too.
   write_tar(path("a.tar.gz"), ARCHIVE_FILTER_GZIP, {{"a.txt", "one"}, {"b.bin", text_}});
   std::string bytes = read_file(path("a.tar.gz"));
   bytes[bytes.size() - 6] = static_cast<char>(bytes[bytes.size() - 6] ^ 0x55);

@@ -205,7 +205,7 @@ TEST_F(PreprocessTest, AppendsTheEndOfDocument) {
   EXPECT_EQ(idx().size(), 34u + 12 * 2 + 8 * 4);
 }
 
-TEST_F(PreprocessTest, RecordsItsTokenizerBesideTheDataset) {
+TEST_F(PreprocessTest, RecordsItsTokenizerWithTheDataset) {
   PreprocessOptions work = options(write("a.txt", "ab\n\nc\n"));
   work.append_eod = true;
   EXPECT_EQ(preprocess(*bytes_, work).vocab_size, 257);

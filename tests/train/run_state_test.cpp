@@ -85,7 +85,7 @@ TEST(RunState, NamesAMissingAttribute) {
   }
 }
 
-TEST(Stop, OnlyStopsThatNobodyAskedForAreQueuedAgain) {
+TEST(Stop, OnlyUnrequestedStopsAreRequeued) {
   for (const StopReason reason :
        {StopReason::finished, StopReason::exit_interval, StopReason::kill_switch})
     EXPECT_EQ(exit_code(reason), ExitCode::success) << describe(reason);

@@ -45,7 +45,7 @@ TEST(StopConditions, BadDataEndsTheRunWithItsOwnCode) {
   EXPECT_EQ(exit_code(StopReason::bad_data), ExitCode::data);
 }
 
-TEST(StopConditions, ARunGoesOnByItself) {
+TEST(StopConditions, ARunContinuesWithoutAReasonToStop) {
   TimedRun run({});
   EXPECT_EQ(run.stops().before_start(), StopReason::none);
   EXPECT_EQ(run.after(3), StopReason::none);
@@ -95,10 +95,10 @@ TEST(StopConditions, IterationsAndDurationsOfTheDeck) {
   TimedRun every_third({"train.exit_interval=3"});
   EXPECT_EQ(every_third.after(2), StopReason::none);
   EXPECT_EQ(every_third.after(3), StopReason::exit_interval);
-  TimedRun at_once({"train.exit_duration=0.001 seconds"});
-  while (at_once.after(1) == StopReason::none) {
+  TimedRun short_run({"train.exit_duration=0.001 seconds"});
+  while (short_run.after(1) == StopReason::none) {
   }
-  EXPECT_EQ(at_once.after(1), StopReason::exit_duration);
+  EXPECT_EQ(short_run.after(1), StopReason::exit_duration);
 }
 
 TEST(StopConditions, AKillSwitchStopsARunAndKeepsItFromStarting) {

@@ -32,7 +32,7 @@ std::int64_t width_of(const TensorInfo& tensor) {
   return static_cast<std::int64_t>(size_of(tensor.dtype));
 }
 
-/// The most that deflate compresses.
+/// The maximum compression ratio of deflate.
 constexpr double kMaxDeflateRatio = 1032.0;
 
 /// Runs `function`; a failed HDF5 call in it becomes a DataError that names the file.

@@ -49,7 +49,7 @@ void agree(MpiCommunicator& ranks, const std::function<void()>& step);
 
 // The clocks of a group's ranks.
 
-/// What to add to this rank's clock for the first rank's, and the most by which that can be wrong.
+/// The offset from this rank's clock to the first rank's, and the bound of its error.
 struct ClockOffset {
   double ms = 0, error_ms = 0;
 };

@@ -93,11 +93,11 @@ const TensorEntry* find(const WeightsReader& weights, const Format& format,
 
 /// Whether two tensors of one shape have the same elements; all NaN are the same.
 bool have_same_elements(const WeightsReader& weights, const TensorEntry& a, const TensorEntry& b) {
-  constexpr std::int64_t kAtOnce = 1 << 20;
+  constexpr std::int64_t kPart = 1 << 20;
   const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
-  std::vector<float> of_a(kAtOnce), of_b(kAtOnce);
-  for (std::int64_t first = 0; first < a.elements(); first += kAtOnce) {
-    const auto count = static_cast<std::size_t>(std::min(kAtOnce, a.elements() - first));
+  std::vector<float> of_a(kPart), of_b(kPart);
+  for (std::int64_t first = 0; first < a.elements(); first += kPart) {
+    const auto count = static_cast<std::size_t>(std::min(kPart, a.elements() - first));
     weights.read(a.name, first, std::span(of_a).first(count));
     weights.read(b.name, first, std::span(of_b).first(count));
     if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(count), of_b.begin(),
@@ -107,7 +107,7 @@ bool have_same_elements(const WeightsReader& weights, const TensorEntry& a, cons
   return true;
 }
 
-/// Throws DataError unless the files have the tensors of `parts` with their shapes, and besides
+/// Throws DataError unless the files have the tensors of `parts` with their shapes, and in addition
 /// only redundant ones and copies that equal their original.
 void check_tensors(const WeightsReader& weights, const std::vector<Counterpart>& parts,
                    const Format& format) {

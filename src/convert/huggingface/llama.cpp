@@ -69,7 +69,7 @@ std::string position_text(const ConfigReader& config) {
                             fallback("beta_fast", 32));
 }
 
-/// What a model type has besides its config.json's values.
+/// What a model type implies in addition to its config.json's values.
 struct Variant {
   const char* type;
   const char* architecture;

@@ -46,7 +46,7 @@ RecordConfig record_config(const BertSplitConfig& config) {
     if (all != SequenceRange{0, 1'000'000})
       throw DeckError(
           "data.split = {}: TFRecord files are not divided; give data.split the value [1, 0, 0] "
-          "and data.valid and data.test files of their own",
+          "and data.valid and data.test separate files",
           to_text(common.split_weights));
   }
   return {.files = config.names,

@@ -57,7 +57,7 @@ std::string inner_text(const Item& item) {
 
 bool is_whole(double value) { return value == std::floor(value) && std::abs(value) < 1e15; }
 
-// Twelve digits hide what adding and multiplying decimal numbers leaves behind.
+// Twelve digits hide the rounding errors of adding and multiplying decimal numbers.
 std::string number_text(double value, bool whole) {
   return whole ? fmt::format("{}", static_cast<std::int64_t>(std::llround(value)))
                : fmt::format("{:.12g}", value);

@@ -114,10 +114,10 @@ class SectionReader {
   std::vector<std::string> swept_;  // keys, in the order in which they came
 };
 
-/// The most runs that a sweep may have.
+/// The maximum number of runs of a sweep.
 inline constexpr std::size_t kMaxRuns = 10'000;
 
-/// An item as what stands behind `key=` in an override: YAML on one line, "" for nothing.
+/// An item as the text after `key=` in an override: YAML on one line, "" for nothing.
 std::string override_text(const Item& item);
 
 /// The values of a list, a range `1..8`, or {from, to, step} or {from, to, factor}. Throws

@@ -1,4 +1,4 @@
-// Values with parts of their own: datasets and their weights, corpora, evaluation tasks, kinds of
+// Values that consist of parts: datasets and their weights, corpora, evaluation tasks, kinds of
 // nodes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -77,7 +77,7 @@ double bert_flops_per_token(const ModelSpec& spec) {
 
 namespace {
 
-/// The most tokens of a sample that have a label; 0, all of them, where the deck does not say.
+/// The maximum number of tokens of a sample with a label; 0, all, where the deck does not say.
 std::int64_t max_labels(const deck::Deck& deck) {
   const deck::BertData& data = deck.data.bert;
   const std::int64_t sequence = deck.model.sequence;

@@ -28,7 +28,7 @@ struct BertConfig {
   double layernorm_eps = 1e-12;
   bool tie_embeddings = true;
   bool binary_head = true;      ///< the classifier of sentence pairs
-  std::int64_t max_labels = 0;  ///< of a sample, the most tokens with a label; 0: all
+  std::int64_t max_labels = 0;  ///< maximum number of labels of a sample; 0: all
   /// Norms after the residual sums and after the embeddings, as in Devlin et al.; else before the
   /// sublayers and after the last block.
   bool post_norm = false;

@@ -11,7 +11,7 @@
 namespace trireme::model {
 
 /// Where the gradients of the outputs of a sublayer's two linears are kept until
-/// backward_weights(): they take no memory of their own, see TransformerBlock.
+/// backward_weights(): they take no separate memory, see TransformerBlock.
 struct DeferredGradients {
   Tensor first;   ///< of the column-parallel linear: like its output
   Tensor second;  ///< of the row-parallel linear: [S, b, h]

@@ -19,7 +19,7 @@ using deck::OptimizerType;
 
 /// What Muon multiplies the orthogonalized momentum of a matrix [m, n] by: match_rms 0.2
 /// sqrt(max(m, n)), whose updates are as large as AdamW's, so that rates carry over (Liu et al.
-/// 2025, section 2.2); spectral sqrt(max(1, m / n)), with rates of its own (Jordan et al. 2024).
+/// 2025, section 2.2); spectral sqrt(max(1, m / n)), with separate rates (Jordan et al. 2024).
 using deck::MuonScale;
 
 /// The hyperparameters of all rules.

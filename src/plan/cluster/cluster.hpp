@@ -105,7 +105,7 @@ Profile read_profile(const deck::Item& item, const std::string& name,
 Profile read_known_cost(const std::filesystem::path& path);
 
 // A cluster for the layout search: its kinds of GPU, what they compute in which time, and the nodes
-// that have them. Read from YAML with errors as a deck's: all at once, each with its place.
+// that have them. Read from YAML; errors are reported together, each with its place, as a deck's.
 
 /// What is known of a kind of GPU.
 struct GpuKind {

@@ -27,7 +27,8 @@ std::optional<UnitSeconds> read_units(Section& section, const std::string& key,
   return units;
 }
 
-/// What `trireme-bench profile` measures besides forward passes; nothing without backward_ms.
+/// What `trireme-bench profile` measures in addition to forward passes; nothing without
+/// backward_ms.
 std::optional<MeasuredPasses> read_own(Section& section, const std::string& name,
                                        deck::Problems& problems) {
   const auto backward = read_units(section, "backward_ms", name, problems);

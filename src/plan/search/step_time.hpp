@@ -124,9 +124,9 @@ struct StepTime {
   double compute = 0;    ///< passes without recomputation
   double recompute = 0;  ///< forward passes of the backward pass
   double tensor = 0;     ///< collectives of tensor ranks
-  double messages = 0;   ///< more idle time than without the time of messages between stages
+  double messages = 0;   ///< idle time that messages between stages add
   double bubble = 0;     ///< idle time of the stage
-  double data = 0;       ///< reductions and gathers over data ranks that nothing hides
+  double data = 0;       ///< exposed reductions and gathers over data ranks
   double embedding = 0;  ///< reduction of the tied embedding over the first and the last stage
   double optimizer = 0;
 

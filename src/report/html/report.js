@@ -189,7 +189,7 @@ class Chart {
     parent.append(this.card);
     charts.push(this);
   }
-  /// The curves as they are to be drawn: {name, x, y, colour, width, dash, points}.
+  /// The curves to draw: {name, x, y, colour, width, dash, points}.
   curves() {
     const result = [];
     for (const run of runs) {

@@ -15,7 +15,7 @@
 namespace trireme::tokenizer {
 namespace {
 
-// White_Space written out: PCRE2's \s has U+180E besides, which left that property in Unicode 6.3.
+// White_Space written out: PCRE2's \s also has U+180E, which left that property in Unicode 6.3.
 constexpr std::string_view kWhiteSpace =
     "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
     "\\x{205F}\\x{3000}";

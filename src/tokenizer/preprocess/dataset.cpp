@@ -105,7 +105,7 @@ int open_part(const std::filesystem::path& part) {
     // On a file system without locks flock() fails with another error, which is ignored.
     const bool taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     // Another process may have renamed the part between open() and flock(): open it again. Some
-    // network file systems change inode numbers between calls, hence the limit of attempts.
+    // network file systems change inode numbers between calls: the number of attempts is limited.
     if (!taken && (names(part, descriptor) || attempt == kAttempts)) return descriptor;
     ::close(descriptor);
     if (taken)

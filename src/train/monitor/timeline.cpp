@@ -26,7 +26,7 @@ double clock_ms() {
 }
 
 /// A communicator whose operations appear in the timeline. Those that block the compute stream are
-/// ranges of it; the others have lanes of their own.
+/// ranges of it; the others have separate lanes.
 class TracedCommunicator final : public comm::Communicator {
  public:
   using Communicator::all_reduce;

@@ -201,8 +201,8 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point) {
   if (!point.checkpoint || !is_own(*point.checkpoint, deck)) return;
   const std::int64_t iteration = point.progress.iteration;
   const fs::path path = fs::absolute(*point.checkpoint);
-  // A run that went back by itself (train.spike.back) was killed before it had deleted them. After
-  // its next save, which `latest` names, newer ones are none of these.
+  // A run that rewound after a spike (train.spike.back) was killed before it had deleted them.
+  // After its next save, which `latest` names, newer ones are none of these.
   const RunState state = RunState::from(checkpoint::read_header(path));
   if (deck.checkpoint.keep && state.abandoned > iteration) {
     const fs::path latest = path.parent_path() / "latest";

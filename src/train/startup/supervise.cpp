@@ -84,7 +84,7 @@ struct Started {
   std::unique_ptr<LauncherOutput> output;
 };
 
-/// Starts `words` in a process group of its own, which a terminal's signals do not reach.
+/// Starts `words` in a new process group, which a terminal's signals do not reach.
 Started start(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));

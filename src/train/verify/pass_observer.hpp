@@ -1,4 +1,4 @@
-// What passes are observed for: train.verify, and bit flips that tests order.
+// Checks of a step's passes (train.verify), and the bit flips that tests inject into them.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct BitFlip {
 /// gradients of each layer's matrices and of all other parameters before they are reduced over
 /// ranks; and the reduced gradients that this rank owns.
 ///
-/// It stands between the passes and the optimizer: the ParameterHooks of the passes.
+/// The passes call it as their ParameterHooks; it forwards each call to the optimizer.
 class PassObserver final : public model::ParameterHooks {
  public:
   /// Nothing; checksums of all results; or whether they are finite, and how large, for which they

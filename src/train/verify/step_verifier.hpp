@@ -31,7 +31,7 @@ std::filesystem::path suspect_hosts_file(const std::string& run_folder);
 /// a spike of its norm, comes from. All ranks have one and call it together.
 class StepVerifier {
  public:
-  /// Takes the place of the optimizer as the hooks of the runner's passes. `reporter` is null but
+  /// Replaces the optimizer as the ParameterHooks of the runner's passes. `reporter` is null but
   /// on rank 0. All must outlive this. Throws DeckError for train.verify.inject. Collective.
   StepVerifier(const deck::Deck& deck, comm::Groups& groups, device::Backend& backend,
                const model::ParameterStore& parameters, optim::Optimizer& optimizer,
@@ -70,9 +70,9 @@ class StepVerifier {
 
  private:
   LossSum observed(PassObserver::Mode mode, const Step& step, const Passes& passes);
-  /// The flip to apply in a run of the passes of `iteration`, which counts it.
+  /// The bit flip of train.verify.inject for this run of the passes of `iteration`; counts it.
   std::optional<BitFlip> flip_due(std::int64_t iteration);
-  /// As run(), of passes that run at least twice.
+  /// run() of a step whose passes run at least twice.
   std::string confirm(const Step& step, const Passes& passes, LossSum& loss);
   /// Warns where a norm that is not finite, or a spike, comes from, or that it was not `repeated`.
   void explain(const Step& step, double norm, bool repeated);

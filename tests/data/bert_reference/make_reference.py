@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An independent BERT in NumPy, fp64: writes reference.json beside this script.
+"""An independent BERT in NumPy, fp64: writes reference.json next to this script.
 
 The file holds a tiny BERT with fixed weights under Trireme's names, once with norms after the sublayers (Devlin
 et al. 2019) and once before them (Megatron-LM), a batch of padded sentence pairs, and the hidden states, the

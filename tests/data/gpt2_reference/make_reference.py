@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An independent GPT-2 in NumPy, fp64: writes reference.json beside this script.
+"""An independent GPT-2 in NumPy, fp64: writes reference.json next to this script.
 
 The file holds a tiny GPT-2 with fixed weights under GPT-2's own names and shapes (Conv1D weights are
 [in, out]), a batch of tokens, and the logits, the mean loss and the gradient of every weight. All is

@@ -3,7 +3,7 @@
 
 Exits with 1 when a line differs and none of the known differences of that version of transformers explains it:
   nfc       the slow tokenizer of transformers >= 4.30 composes characters first; Google's and the fast one do not
-  sigma     transformers lower-cases each character by itself; Google's gives words a final sigma
+  sigma     transformers lower-cases each character alone; Google's gives words a final sigma
   special   transformers takes the names of special tokens in a text as tokens; here they are text
   version   Python's unicodedata, or the tables of the fast tokenizer, have other categories for a character
 """

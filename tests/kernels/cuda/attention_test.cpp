@@ -169,7 +169,7 @@ TEST_P(AttentionOnGpu, GivesTheSameBitsTwice) {
   for (Case size :
        {Case{1024, 3, 11, 64}, Case{520, 2, 9, 128}, Case{777, 3, 5, 80}, Case{300, 2, 5, 256},
         Case{1024, 2, 12, 64, 3}, Case{520, 2, 8, 128, 2}, Case{300, 2, 4, 256, 1}}) {
-    // In fp32 all blocks do the same, each by itself: so few that sanitizers come to an end.
+    // In fp32 all blocks do the same independently: few of them, so that sanitizers finish.
     if (GetParam() == DType::f32) size = {size.s, 1, 4, size.d, size.kv_heads > 0 ? 2 : 0};
     for (const double probability : {0.0, 0.1})
       for (const bool causal : {true, false}) {

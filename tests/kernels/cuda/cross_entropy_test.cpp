@@ -79,7 +79,7 @@ TEST(CrossEntropy, AgreesWithTheHost) {
   }
 }
 
-TEST(CrossEntropy, BothPassesAtOnceAgreeWithTheHost) {
+TEST(CrossEntropy, BothPassesFusedAgreeWithTheHost) {
   for (const DType dtype : kStorageTypes) {
     for (const Size& size : kSizes) {
       if (size.columns == 0) continue;

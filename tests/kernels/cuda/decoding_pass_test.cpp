@@ -273,7 +273,7 @@ TEST(DecodingPass, StaysRightForMorePassesThanTags) {
   };
   const auto expected = logits();
   for (int i = 0; i < 660; ++i) {
-    for (int j = 0; j < 100; ++j) graph.launch();  // of other tokens: the stream goes on
+    for (int j = 0; j < 100; ++j) graph.launch();  // of other tokens: the stream changes
     ASSERT_NE(pass.logits(), expected) << i;
     ASSERT_EQ(logits(), expected) << i;
   }

@@ -4,7 +4,7 @@ namespace trireme::kernels {
 namespace {
 
 // Narrow and wide rows, rows of one warp and of many, with and without 16-byte alignment, in every
-// number of groups a thread, with more rows than are under way at once and with fewer.
+// number of groups a thread, with more rows than are in flight together and with fewer.
 const Shape kShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768},  {300, 1600},
                          {41, 2560}, {19, 1027}, {1501, 256}, {1203, 504}, {99, 1024},
                          {83, 1280}, {17, 4096}, {4500, 768}, {11, 5120},  {5, 12288},
@@ -123,7 +123,7 @@ TEST(RmsNormBackward, AgreesWithTheHost) {
 }
 
 // What is normalised again has the bits of the forward pass.
-void expect_the_result_again(NormKind kind) {
+void expect_recomputed_output(NormKind kind) {
   const bool layer = kind == NormKind::layer;
   for (const DType dtype : kStorageTypes)
     for (const Shape& shape : kShapes) {
@@ -157,8 +157,8 @@ void expect_the_result_again(NormKind kind) {
     }
 }
 
-TEST(LayerNormBackward, MakesTheResultAgain) { expect_the_result_again(NormKind::layer); }
-TEST(RmsNormBackward, MakesTheResultAgain) { expect_the_result_again(NormKind::rms); }
+TEST(LayerNormBackward, RecomputesTheOutput) { expect_recomputed_output(NormKind::layer); }
+TEST(RmsNormBackward, RecomputesTheOutput) { expect_recomputed_output(NormKind::rms); }
 
 // A kernel may be launched while the one before it on the stream still runs, also after copies and
 // in recordings. The results are those of operations that the host waits for, one after the other.

@@ -35,7 +35,7 @@ TYPED_TEST(ZeroCountTest, AddsTheNumberOfZeros) {
   }
 }
 
-TYPED_TEST(ZeroCountTest, CountsInTheStretchesAlone) {
+TYPED_TEST(ZeroCountTest, CountsInTheIndexRangesAlone) {
   using T = TypeParam;
   const std::vector<std::int64_t> bounds = {0, 3, 40, 40, 50, 90};
   Owned<T> x = with_zeros<T>(100);
@@ -46,7 +46,7 @@ TYPED_TEST(ZeroCountTest, CountsInTheStretchesAlone) {
   EXPECT_EQ(sum[0], expected);
 }
 
-TYPED_TEST(ZeroCountTest, NumbersThatAreNoneAreNoZeros) {
+TYPED_TEST(ZeroCountTest, NanIsNotZero) {
   using T = TypeParam;
   Owned<T> x({3}, std::numeric_limits<double>::quiet_NaN());
   x[1] = std::numeric_limits<T>::infinity();
@@ -77,7 +77,7 @@ TYPED_TEST(ZeroCountTest, AChecksumTellsEachFlippedBitAndSwap) {
   EXPECT_NE(checksum(), before);
 }
 
-TEST(ZeroCount, WantsASumOfDoubles) {
+TEST(ZeroCount, NeedsASumOfDoubles) {
   Owned<float> x({3}, 0.0), sum({1}, 0.0);
   EXPECT_THROW(host::zero_count({x.tensor(), sum.tensor()}), InternalError);
 }

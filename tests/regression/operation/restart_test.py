@@ -280,7 +280,7 @@ class Rules(RunTest):
         self.assertIn(f"warning: cannot delete '{stays}'", result.out)
         self.assertEqual(self.checkpoints("run"), [stays.name, "step-00000004.h5"])
 
-    def test_a_run_goes_on_from_where_the_one_before_ends(self):
+    def test_a_run_continues_where_the_previous_one_ended(self):
         words = ["train.iterations=1000000", "checkpoint.every=10", "checkpoint.keep=1"]
         with self.start("shared", *words) as first:
             self.wait_until(lambda: self.checkpoints("shared"), first)

@@ -59,7 +59,7 @@ class Stops(RunTest):
         self.check_stop("run", result, STOPPED_EARLY, "a signal asked for it")
         self.check_continues("run", result)
 
-    def test_sigterm_twice_at_once(self):
+    def test_sigterm_twice_in_a_row(self):
         with self.start("run", ENDLESS) as run:
             self.wait_until(lambda: self.events("run", "train"), run)
             for pause in (0.0005, 0.0):

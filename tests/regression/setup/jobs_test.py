@@ -57,7 +57,7 @@ class Scripts(JobTest):
         self.refuses("NSYS and NCU are 1 or 0, not 'yes' and '0'", TREE / "jobs/ssh/train.sh", NSYS="yes")
 
     def test_image(self):
-        """The image by its whole path, its own program, and nobody remapped to root."""
+        """The image by its whole path, its own program, and no user remapped to root."""
         image = self.folder / "trireme.sqsh"
         image.touch()
         words = [TREE / "jobs/slurm/one-node.sbatch"]

@@ -140,14 +140,14 @@ MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 REGISTERS = re.compile(r"Used (\d+) registers")
 # C7508 says that setmaxnreg is ignored, C7510 and those after it that wgmma is serialized or made
 # to wait; older compilers give the text without a number.
-COMPLAINT = re.compile(r"\(C75\d\d\)|Potential Performance Loss")
+WARNING = re.compile(r"\(C75\d\d\)|Potential Performance Loss")
 
 
 def parse(report):
     """The kernels in a report of `ptxas -v`, their names mangled, and the lines that complain."""
     kernels, problems = [], []
     for line in report.splitlines():
-        if COMPLAINT.search(line):
+        if WARNING.search(line):
             problems.append(line)
         elif entry := ENTRY.search(line):
             kernels.append(Kernel(*entry.groups()))

@@ -33,7 +33,7 @@ DOCUMENTS = ["data.reset_positions=true", "data.reset_attention=true"]
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
 ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
 
-# The products' timed choices: the tests neither use nor change the user's.
+# The GEMMs' timed choices: the tests neither use nor change the user's.
 os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")
 
 
@@ -138,7 +138,7 @@ class Fp8(GpuTest):
 
 
 class Bert(GpuTest):
-    """Full attention that skips padding, exact GELU, norms behind the sublayers, few labels."""
+    """Full attention that skips padding, exact GELU, norms after the sublayers, few labels."""
 
     def deck_words(self, name, *words):
         records = SCRATCH / "bert.tfrecord"
@@ -211,7 +211,7 @@ class Layouts(GpuTest):
 
     @needs(2)
     def test_two_stages_of_one_micro_batch(self):
-        """What times products that no run has met waits for all that is queued: a gradient must not
+        """Timing GEMMs of new shapes waits for all that is enqueued: a gradient must not
         be, before the activation that it answers is sent."""
         words = [*BF16, "batch.micro=8", "checkpoint.at_end=false"]
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache")):

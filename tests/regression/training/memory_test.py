@@ -2,7 +2,7 @@
 
 Measured is the peak resident set (VmHWM) of the rank with the highest, pages shared with other
 ranks included: the memory event has it after the first iteration, the last lines of a run at its
-end, which is up to 2 MiB more: later messages take further buffers of MPI. The rank's plan is to be
+end, which is up to 2 MiB more: later messages take further buffers of MPI. The rank's plan must be
 met within 2 % of about 200 MiB (3 % on eight ranks, 4 % with several stages), and the event to miss
 at most 1.5 % (3 % with several stages).
 """

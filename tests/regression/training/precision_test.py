@@ -131,7 +131,7 @@ class HalfTypes(RunTest):
                              {(1024 if name == "fp16" else 1, 0)})
             self.assert_close(self.losses(name), losses, 1e-2, name)
 
-    def test_a_checkpoint_goes_on_in_another_type(self):
+    def test_a_checkpoint_resumes_in_another_type(self):
         self.pretrain("run", "train.iterations=20", "train.exit_interval=10")
         result = self.pretrain("run", *BF16, "train.iterations=20")
         self.assertIn("changed: precision.compute: fp32 in the checkpoint, bf16 now", result.out)

@@ -34,7 +34,7 @@ class Recipe:
     """What both programs train, and how."""
 
     steps: int
-    micro: int  # samples of an update, all computed at once
+    micro: int  # samples of an update, all computed together
     sequence: int = 1024
     layers: int = 12
     hidden: int = 768
@@ -157,7 +157,7 @@ class Samples:
         self.tokens = numpy.memmap(f"{prefix}.bin", dtype, mode="r")
 
     def sample(self, number):
-        """The sequence + 1 tokens of a sample, which goes on from one document to the next."""
+        """The sequence + 1 tokens of a sample, which continues from one document to the next."""
         slot, offset = map(int, self.samples[self.shuffle[number]])
         parts, missing = [], self.sequence + 1
         while missing > 0:

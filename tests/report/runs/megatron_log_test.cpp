@@ -108,7 +108,7 @@ TEST(MegatronLogTest, TheMlpIsThatOfTheArguments) {
   EXPECT_NEAR(tflops("  ffn_hidden_size ......... 8192") - tflops(""), more, 1e-6);
 }
 
-TEST(MegatronLogTest, MemoryIsThatOfTheFullestRank) {
+TEST(MegatronLogTest, MemoryIsThatOfTheRankWithTheHighestPeak) {
   MegatronLog log;
   log.take(
       "[Rank 0] (after 100 iterations) memory (MB) | allocated: 6689.83056640625 | max "

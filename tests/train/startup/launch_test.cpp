@@ -158,7 +158,7 @@ TEST_F(NetworkInfoTest, AMachineWithoutInfinibandHasNoPorts) {
 
 const std::vector<std::string> kCommand = {"./trireme-pretrain", "d.yaml", "run.name=a b"};
 
-/// The words for four ranks whose parent is `launcher`, the command behind its options.
+/// The words for four ranks whose parent is `launcher`, the command after its options.
 std::string words(std::vector<std::string> launcher, LaunchInfo info = {}) {
   launcher.insert(launcher.end(), kCommand.begin(), kCommand.end());
   info.parent = launcher;

@@ -150,7 +150,7 @@ TEST_F(RestartTest, NotesWhatChangesTheCourseOfTraining) {
   EXPECT_EQ(point.notes[0], "changed: schedule.peak: 0.001 in the checkpoint, 0.002 now");
 }
 
-TEST_F(RestartTest, RefusesWhatMustNotChangeAllAtOnce) {
+TEST_F(RestartTest, RefusesAllImmutableKeysTogether) {
   const fs::path path = save(run_, 10);
   if (!decides()) return;
   for (const std::string& restart : {std::string("latest"), path.string()}) {
@@ -224,7 +224,7 @@ TEST_F(RestartTest, RefusesOtherTokensInDocumentsOfTheSameLengths) {
   EXPECT_EQ(renamed.notes.size(), 2u);
 }
 
-TEST_F(RestartTest, CheckpointsThatNameNoDocumentsGoOnWithAny) {
+TEST_F(RestartTest, CheckpointsThatNameNoDocumentsResumeWithAny) {
   save(run_, 10);
   save(other_, 0, "documents");
   if (!decides()) return;

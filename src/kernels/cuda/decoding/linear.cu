@@ -27,7 +27,7 @@ struct LinearParameters {
   const T* residual;
   int rows, n, k;
   bool gated;
-  Epilogue function;
+  DecodeEpilogue function;
 };
 
 // Output `o` of row `row` from its accumulator `first`, and `second` of the up half.

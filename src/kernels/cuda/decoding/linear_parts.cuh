@@ -16,35 +16,35 @@ namespace trireme::kernels::cuda {
 inline constexpr int kLinearSlices = 16;
 inline constexpr int kLinearStep = 64;
 
-enum class Epilogue { none, gelu_tanh, gelu, tanh, silu };
+enum class DecodeEpilogue { none, gelu_tanh, gelu, tanh, silu };
 
-inline Epilogue epilogue_of(const std::optional<Activation>& function) {
-  if (!function) return Epilogue::none;
+inline DecodeEpilogue epilogue_of(const std::optional<Activation>& function) {
+  if (!function) return DecodeEpilogue::none;
   switch (*function) {
     case Activation::gelu_tanh:
-      return Epilogue::gelu_tanh;
+      return DecodeEpilogue::gelu_tanh;
     case Activation::gelu:
-      return Epilogue::gelu;
+      return DecodeEpilogue::gelu;
     case Activation::tanh:
-      return Epilogue::tanh;
+      return DecodeEpilogue::tanh;
     case Activation::silu:
-      return Epilogue::silu;
+      return DecodeEpilogue::silu;
   }
   throw InternalError("decode_linear: an unknown activation function");
 }
 
 template <typename T>
-__device__ float apply(Epilogue function, float x) {
+__device__ float apply(DecodeEpilogue function, float x) {
   switch (function) {
-    case Epilogue::gelu_tanh:
+    case DecodeEpilogue::gelu_tanh:
       return Gelu<T>(x).value(x);
-    case Epilogue::gelu:
+    case DecodeEpilogue::gelu:
       return ExactGelu<T>(x).value(x);
-    case Epilogue::tanh:
+    case DecodeEpilogue::tanh:
       return tanhf(x);
-    case Epilogue::silu:
+    case DecodeEpilogue::silu:
       return x / (1.0f + exponential<T>(-x));
-    case Epilogue::none:
+    case DecodeEpilogue::none:
       break;
   }
   return x;
@@ -159,7 +159,7 @@ __device__ __forceinline__ Elements<T, kWidth> normalize(const NormParameters<T>
 /// What is done to the sums of an output.
 struct Finish {
   bool bias, gated, residual;
-  Epilogue function;
+  DecodeEpilogue function;
 };
 
 /// An output from its sum `first`, and `second` of the up half.

@@ -11,7 +11,7 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-/// Fewer operations gain nothing by a kernel of their own, which has to fill its ring.
+/// With fewer operations a fused kernel is no faster: it has to fill its ring first.
 constexpr std::size_t kMinSteps = 8;
 constexpr std::int64_t kMaxColumns = 32768, kMaxNormColumns = 16384;
 

@@ -37,7 +37,7 @@ struct LinearWork {
   PassInput<T> residual;
   int n, k, share, extra, part, chunks, steps;
   bool gated;
-  Epilogue function;
+  DecodeEpilogue function;
 };
 
 /// An AttentionPaged of one row with `append`, and what is done to q and k before.

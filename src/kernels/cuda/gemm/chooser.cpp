@@ -120,7 +120,7 @@ namespace {
 /// for a GEMM that older builds timed, so that their choices are timed again.
 constexpr int kOwnGemms = 1;
 
-/// What algorithms and their times depend on besides the GEMM.
+/// What algorithms and their times depend on in addition to the GEMM.
 std::string machine_name(const CublasLt& library) {
   int index = 0;
   cudaDeviceProp gpu;

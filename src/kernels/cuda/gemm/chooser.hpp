@@ -20,7 +20,7 @@
 
 namespace trireme::kernels::cuda {
 
-/// Operands to time with: random numbers in memory of their own.
+/// Operands to time with: random numbers in separate memory.
 class StandIns {
  public:
   explicit StandIns(const Context& context) : context_(context) {}

@@ -184,7 +184,7 @@ void GemmRunner::linear_gated_gradient(const LinearGatedGradient& args, const Co
 
 namespace {
 
-/// The epilogue overwrites the sums that it is to add to: it gets others, behind cuBLASLt's part of
+/// The epilogue overwrites the sums that it should add to: it gets others, after cuBLASLt's part of
 /// the workspace.
 struct WeightGradient {
   using Args = LinearWeightGradient;

@@ -21,7 +21,7 @@ inline constexpr std::uint32_t kLargestAlignment = 16;
 /// The alignment of `pointer`, at most kLargestAlignment.
 std::uint32_t alignment_of(const void* pointer);
 
-/// What is done besides the GEMM: by cuBLASLt, too, except for the exact GELU and SwiGLU.
+/// What is done in addition to the GEMM: by cuBLASLt, too, except for the exact GELU and SwiGLU.
 enum class Epilogue {
   none,
   gelu,           ///< stores gelu of C, after the bias, and what it was in another matrix like C

@@ -165,7 +165,7 @@ TEST_F(GemmPlansTest, DamageCostsOneLine) {
   EXPECT_EQ(elsewhere.find(kGemm), kOther);
 }
 
-TEST_F(GemmPlansTest, ProcessesThatSettleAtOnceAgree) {
+TEST_F(GemmPlansTest, ConcurrentProcessesAgree) {
   constexpr int kProcesses = 8, kGemms = 20;
   std::vector<std::vector<Algorithm>> settled(kProcesses);
   {
