@@ -37,9 +37,10 @@ struct AttentionSpec {
   double dropout = 0.0;      ///< of the attention probabilities
 
   /// Key and value heads on each of `tensor_ranks`. At least one: with more ranks than heads
-  /// several hold a copy of the head that their query heads share.
+  /// several hold a copy of the head that their query heads share. Throws InternalError where
+  /// neither number is a multiple of the other.
   std::int64_t local_kv_heads(int tensor_ranks) const {
-    return kv_heads / deck::shards_of_kv_heads(kv_heads, tensor_ranks);
+    return kv_heads / RowBlock(kv_heads, static_cast<int>(kv_heads)).shards(tensor_ranks);
   }
 };
 

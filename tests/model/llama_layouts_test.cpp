@@ -13,22 +13,10 @@ using What = model::Recompute::What;
 /// Norms before the sublayers and of each head, biases and a tied head; or norms of the sublayers'
 /// outputs and of whole queries and keys, and a head of its own.
 model::ModelSpec llama_model(bool output_norms, std::int64_t kv_heads = 4) {
-  model::LlamaConfig config{
-      .layers = 4,
-      .hidden = 32,
-      .heads = 8,
-      .kv_heads = kv_heads,
-      .head_dim = 6,
-      .ffn = 24,
-      .sequence = 16,
-      .positions = 20,
-      .vocab = 61,
-      .qk_norm = model::QkNorm::head,
-      .qkv_bias = true,
-      .attention_dropout = 0.1,
-      .hidden_dropout = 0.1,
-      .init = {.deviation = 0.2},
-      .documents = {.reset_positions = true, .reset_attention = true, .eod = 7}};
+  model::LlamaConfig config = small_grouped_llama(kv_heads);
+  config.window = 0;
+  config.qkv_bias = config.tie_embeddings = true;
+  config.documents = {.reset_positions = true, .reset_attention = true, .eod = 7};
   if (output_norms) {
     config.norm_placement = model::NormPlacement::output;
     config.qk_norm = model::QkNorm::width;

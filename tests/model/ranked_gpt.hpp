@@ -23,6 +23,14 @@ inline constexpr std::int64_t kConsumed = 40;
 /// How far gradients of a layout may be from the serial ones, in norms of each tensor, in fp64.
 inline constexpr double kTolerance64 = 1e-12;
 
+/// FP8 GEMMs in passes that else compute in fp32.
+inline Precision fp8_precision() {
+  Precision precision = mixed_precision(DType::f32);
+  precision.gemm = DType::float8_e4m3;
+  precision.gemm_gradients = DType::float8_e5m2;
+  return precision;
+}
+
 /// A model that every layout of up to eight ranks can cut: four heads and layers, an odd
 /// vocabulary.
 inline model::Gpt2Config small_gpt2() {

@@ -52,6 +52,13 @@ deck::Deck small_deck(deck::Family family, deck::InitScheme init) {
   return deck;
 }
 
+TEST(Spec, ATensorRankHasWholeKeyAndValueHeadsOrACopyOfOne) {
+  const model::AttentionSpec attention{.heads = 12, .kv_heads = 6};
+  EXPECT_EQ(attention.local_kv_heads(3), 2);
+  EXPECT_EQ(attention.local_kv_heads(12), 1);
+  EXPECT_THROW(attention.local_kv_heads(4), InternalError);
+}
+
 TEST(Spec, InitialWeightsHaveTheDeviationsOfTheScheme) {
   using deck::InitScheme;
   const auto backend = device::make_host_backend(1);
