@@ -29,6 +29,13 @@ inline constexpr const char* kDeck =
     " layernorm_eps: 1e-6}\nbatch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: "
     "{iterations: 3}\n";
 
+/// A deck of the Llama family with `keys` of the model.
+inline std::string llama_deck_with(const std::string& keys) {
+  return "model: {family: llama, layers: 2, hidden: 16, heads: 4, kv_heads: 2, ffn: 10, sequence: "
+         "8,\n        vocab: 7, " +
+         keys + "}\nbatch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n";
+}
+
 inline model::Gpt2Config small_config() {
   return {
       .layers = 2, .hidden = 6, .heads = 3, .ffn = 10, .sequence = 4, .positions = 5, .vocab = 7};

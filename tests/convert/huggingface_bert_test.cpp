@@ -108,12 +108,5 @@ TEST_F(HuggingFaceTest, BertWithNormsBeforeTheSublayersIsMegatronBert) {
   EXPECT_EQ(deck::load(folder_ / "deck.yaml", {"data.train=d"}, {}).model.bert.post_norm, false);
 }
 
-/// A deck of the Llama family with `keys` of the model.
-std::string llama_deck_with(const std::string& keys) {
-  return "model: {family: llama, layers: 2, hidden: 16, heads: 4, kv_heads: 2, ffn: 10, sequence: "
-         "8,\n        vocab: 7, " +
-         keys + "}\nbatch: {micro: 1, global: 1}\nschedule: {peak: 1e-3}\ntrain: {iterations: 3}\n";
-}
-
 }  // namespace
 }  // namespace trireme::convert::huggingface

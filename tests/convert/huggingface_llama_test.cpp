@@ -1,4 +1,6 @@
 // The Llama family there and back.
+#include <cmath>
+
 #include "huggingface.hpp"
 
 namespace trireme::convert::huggingface {
@@ -98,6 +100,76 @@ TEST_F(HuggingFaceTest, NamesWhatNoLlamaDeckCanSay) {
             folder_ / "other");
       }),
       "no model of transformers has model.norm_placement = output and model.window");
+}
+
+TEST_F(HuggingFaceTest, ReadsRotaryPositionsAsTransformersDoes) {
+  export_model(checkpoint_of(llama_deck_with("tie_embeddings: true")), folder_ / "out");
+  configure("max_position_embeddings", 8);
+  const auto imported = [&](const char* key, const nlohmann::json& value) {
+    configure(key, value);
+    fs::remove(folder_ / "back.h5");
+    import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+    return deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model.position;
+  };
+  // rope_scaling stands for rope_parameters where it is not empty, and its theta for the one
+  // outside; the context before the scaling is max_position_embeddings unless it is given.
+  configure("rope_theta", 5e5);
+  EXPECT_EQ(imported("rope_parameters", {{"rope_type", "default"}}).theta, 5e5);
+  EXPECT_EQ(imported("rope_parameters", {{"rope_theta", 1e6}}).theta, 1e6);
+  const nlohmann::json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_EQ(imported("rope_scaling", yarn).theta, 5e5);
+  EXPECT_EQ(imported("rope_scaling", yarn).original, 8);
+  nlohmann::json more = yarn;
+  more["original_max_position_embeddings"] = 6.0;
+  more["attention_factor"] = 0.1 * std::log(4.0) + 1.0;
+  more["truncate"] = true;
+  EXPECT_EQ(imported("rope_scaling", more).original, 6);
+  EXPECT_EQ(imported("original_max_position_embeddings", 5).original, 5);
+
+  const auto problem = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = yarn;
+    changed[key] = value;
+    configure("rope_scaling", changed);
+    const std::string text = import_problem();
+    return text.substr(text.rfind("; ") + 2);
+  };
+  EXPECT_EQ(problem("truncate", false),
+            "Trireme's ramp of yarn begins and ends at whole pairs, as with \"truncate\": true");
+  EXPECT_EQ(problem("attention_factor", 1.0),
+            "Trireme's \"attention_factor\" of yarn is 0.1 ln factor + 1 = 1.13863");
+  EXPECT_EQ(problem("mscale", 0.7), "Trireme's factor of yarn is fixed, without \"mscale\"");
+  EXPECT_EQ(problem("factor", nullptr), "\"factor\" is missing or no number");
+  EXPECT_EQ(problem("partial_rotary_factor", 0.5), "Trireme rotates whole heads");
+  EXPECT_EQ(problem("rope_type", "longrope"), "model.position.scaling is linear, llama3 or yarn");
+  EXPECT_EQ(problem("full_attention", {{"rope_type", "default"}}),
+            "Trireme has the same positions in all layers");
+}
+
+TEST_F(HuggingFaceTest, TakesWhatConfigLeavesOutFromTheClassOfTransformers) {
+  std::string deck = llama_deck_with("head_dim: 2");
+  deck.replace(deck.find("heads: 4, kv_heads: 2"), 21, "heads: 8, kv_heads: 8");
+  export_model(checkpoint_of(deck), folder_ / "out");
+  const nlohmann::json written = nlohmann::json::parse(read_file(folder_ / "out/config.json"));
+  const auto imported = [&](const char* type, const char* without) {
+    nlohmann::json config = written;
+    config["model_type"] = type;
+    config.erase(without);
+    file("out/config.json", config.dump());
+    fs::remove(folder_ / "back.h5");
+    import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+    return deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model;
+  };
+  EXPECT_EQ(imported("llama", "num_key_value_heads").kv_heads, 8);
+  EXPECT_EQ(imported("mistral", "num_key_value_heads").kv_heads, 8);
+  EXPECT_EQ(imported("mistral", "max_position_embeddings").positions, 4096 * 32);
+  EXPECT_EQ(imported("llama", "max_position_embeddings").positions, 2048);
+  EXPECT_EQ(imported("llama", "rms_norm_eps").layernorm_eps, 1e-6);
+  EXPECT_EQ(imported("llama", "rope_theta").position.theta, written["rope_theta"]);
+  // A Llama of transformers has no window, whatever its config.json says.
+  configure("sliding_window", 3);
+  fs::remove(folder_ / "back.h5");
+  import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+  EXPECT_FALSE(deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model.window);
 }
 
 TEST_F(HuggingFaceTest, ReadsWindowsOfAllLayersAndLimitsTheContextToThoseOfSome) {

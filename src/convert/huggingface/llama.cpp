@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "convert/huggingface/format.hpp"
 #include "core/error.hpp"
@@ -21,66 +22,99 @@ bool is_llama_buffer(const std::string& name) { return name.ends_with("rotary_em
   throw DataError("'{}': \"{}\" is {}; {}", config.file(), key, config[key].dump(), why);
 }
 
-/// model.position: rotary positions. The keys are those of rope_scaling (before transformers 5,
-/// where it is given) or rope_parameters.
-std::string position_text(const ConfigReader& config) {
-  const char* key = config["rope_scaling"].is_object() ? "rope_scaling" : "rope_parameters";
-  const nlohmann::json& scaling = config[key];
-  const auto value = [&](const char* name) {
-    return scaling.is_object() && scaling.contains(name) ? scaling[name] : nlohmann::json();
-  };
-  const auto number = [&](const char* name) {
-    if (!value(name).is_number())
-      refuse_key(config, key, fmt::format("\"{}\" is missing or no number", name));
-    return value(name).get<double>();
-  };
-  double theta = config.number("rope_theta", 0);
-  if (theta == 0) {
-    const nlohmann::json& parameters = config["rope_parameters"];
-    const bool given = parameters.is_object() && parameters.contains("rope_theta");
-    theta = given && parameters["rope_theta"].is_number() ? parameters["rope_theta"].get<double>()
-                                                          : 10000.0;
+/// What config.json says of rotary positions: rope_scaling (before transformers 5, where it is
+/// given) or rope_parameters.
+class RopeReader {
+ public:
+  explicit RopeReader(const ConfigReader& config)
+      : config_(config),
+        key_(config["rope_scaling"].is_object() && !config["rope_scaling"].empty()
+                 ? "rope_scaling"
+                 : "rope_parameters") {
+    for (const char* layers : {"full_attention", "sliding_attention"})
+      if (value(layers).is_object())
+        refuse_key(config, key_, "Trireme has the same positions in all layers");
   }
-  std::string text = fmt::format("  position:\n    theta: {}\n", theta);
-  const nlohmann::json named = value("rope_type").is_null() ? value("type") : value("rope_type");
-  const std::string type = named.is_string() ? named.get<std::string>() : "default";
-  if (const auto part = value("partial_rotary_factor"); part.is_number() && part != 1.0)
-    refuse_key(config, key, "Trireme rotates whole heads");
-  if (type == "default") return text;
-  if (type != "linear" && type != "llama3" && type != "yarn")
-    refuse_key(config, key, "model.position.scaling is linear, llama3 or yarn");
-  text += fmt::format("    scaling: {}\n    factor: {}\n", type, number("factor"));
-  if (type == "linear") return text;
-  const auto original = value("original_max_position_embeddings");
-  text += fmt::format("    original: {}\n", original.is_number_integer()
-                                                ? original.get<std::int64_t>()
-                                                : config.size("max_position_embeddings"));
-  if (type == "llama3")
-    return text + fmt::format("    low: {}\n    high: {}\n", number("low_freq_factor"),
-                              number("high_freq_factor"));
-  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"})
-    if (!value(other).is_null())
-      refuse_key(config, key,
-                 fmt::format("Trireme's factor of yarn is fixed, without \"{}\"", other));
-  const auto fallback = [&](const char* name, double otherwise) {
-    return value(name).is_null() ? otherwise : number(name);
-  };
-  return text + fmt::format("    low: {}\n    high: {}\n", fallback("beta_slow", 1),
-                            fallback("beta_fast", 32));
+
+  nlohmann::json value(const char* name) const {
+    const nlohmann::json& rope = config_[key_];
+    return rope.is_object() && rope.contains(name) ? rope[name] : nlohmann::json();
+  }
+  double number(const char* name) const {
+    if (!value(name).is_number()) refuse(fmt::format("\"{}\" is missing or no number", name));
+    return value(name).get<double>();
+  }
+  double number(const char* name, double fallback) const {
+    return value(name).is_null() ? fallback : number(name);
+  }
+  [[noreturn]] void refuse(const std::string& why) const { refuse_key(config_, key_, why); }
+
+  double theta() const { return number("rope_theta", config_.number("rope_theta", 10000.0)); }
+  std::string type() const {
+    const nlohmann::json named = value("rope_type").is_null() ? value("type") : value("rope_type");
+    return named.is_string() ? named.get<std::string>() : "default";
+  }
+  /// The context of the training before the scaling, of which older files have another place.
+  std::int64_t original(std::int64_t positions) const {
+    const char* const name = "original_max_position_embeddings";
+    return config_.size(name, std::llround(number(name, static_cast<double>(positions))));
+  }
+
+ private:
+  const ConfigReader& config_;
+  const char* key_;
+};
+
+/// Throws DataError for a YaRN that Trireme does not compute.
+void check_yarn(const RopeReader& rope) {
+  const double usual = 0.1 * std::log(std::max(rope.number("factor"), 1.0)) + 1.0;
+  if (std::abs(rope.number("attention_factor", usual) - usual) > 1e-6 * usual)
+    rope.refuse(
+        fmt::format("Trireme's \"attention_factor\" of yarn is 0.1 ln factor + 1 = {:.6g}", usual));
+  for (const char* other : {"mscale", "mscale_all_dim"})
+    if (!rope.value(other).is_null())
+      rope.refuse(fmt::format("Trireme's factor of yarn is fixed, without \"{}\"", other));
+  if (rope.value("truncate") == false)
+    rope.refuse(
+        "Trireme's ramp of yarn begins and ends at whole pairs, as with \"truncate\": true");
 }
 
-/// What a model type implies in addition to its config.json's values.
+/// model.position: rotary positions, of which `positions` is the longest context.
+std::string position_text(const ConfigReader& config, std::int64_t positions) {
+  const RopeReader rope(config);
+  if (rope.number("partial_rotary_factor", 1.0) != 1.0) rope.refuse("Trireme rotates whole heads");
+  std::string text = fmt::format("  position:\n    theta: {}\n", rope.theta());
+  const std::string type = rope.type();
+  if (type == "default") return text;
+  if (type != "linear" && type != "llama3" && type != "yarn")
+    rope.refuse("model.position.scaling is linear, llama3 or yarn");
+  text += fmt::format("    scaling: {}\n    factor: {}\n", type, rope.number("factor"));
+  if (type == "linear") return text;
+  text += fmt::format("    original: {}\n", rope.original(positions));
+  if (type == "llama3")
+    return text + fmt::format("    low: {}\n    high: {}\n", rope.number("low_freq_factor"),
+                              rope.number("high_freq_factor"));
+  check_yarn(rope);
+  return text + fmt::format("    low: {}\n    high: {}\n", rope.number("beta_slow", 1),
+                            rope.number("beta_fast", 32));
+}
+
+/// What a model type implies in addition to its config.json's values, and its class's values of
+/// keys that a file may leave out. Source: transformers 5, models/*/configuration_*.py.
 struct Variant {
   const char* type;
   const char* architecture;
   const char* keys;  ///< of the deck's model
+  std::int64_t positions;
+  std::int64_t kv_heads;  ///< 0: as many as query heads
+  double eps;
 };
 constexpr Variant kVariants[] = {
-    {"llama", "LlamaForCausalLM", ""},
-    {"mistral", "MistralForCausalLM", ""},
-    {"qwen2", "Qwen2ForCausalLM", "  bias: qkv\n"},
-    {"qwen3", "Qwen3ForCausalLM", "  qk_norm: head\n"},
-    {"olmo2", "Olmo2ForCausalLM", "  norm_placement: output\n  qk_norm: width\n"},
+    {"llama", "LlamaForCausalLM", "", 2048, 0, 1e-6},
+    {"mistral", "MistralForCausalLM", "", 4096 * 32, 8, 1e-6},
+    {"qwen2", "Qwen2ForCausalLM", "  bias: qkv\n", 32768, 32, 1e-6},
+    {"qwen3", "Qwen3ForCausalLM", "  qk_norm: head\n", 32768, 32, 1e-6},
+    {"olmo2", "Olmo2ForCausalLM", "  norm_placement: output\n  qk_norm: width\n", 2048, 0, 1e-5},
 };
 
 /// The window of attention in at least one layer, if there is one.
@@ -91,6 +125,7 @@ struct Window {
 
 std::optional<Window> window_of(const ConfigReader& config, const std::string& type) {
   const bool optional = type == "qwen2" || type == "qwen3";
+  if (!optional && type != "mistral") return std::nullopt;  // transformers reads no such key
   if (optional && !config.flag("use_sliding_window", false)) return std::nullopt;
   if (type == "mistral" && !config.has("sliding_window")) return Window{4096};  // the default
   if (config["sliding_window"].is_null()) return std::nullopt;
@@ -113,7 +148,8 @@ std::string llama_deck(const Source& source) {
   const std::string type = config.text("model_type", "llama");
   const auto* variant =
       std::ranges::find_if(kVariants, [&](const Variant& one) { return one.type == type; });
-  config.require("attention_bias", {false}, "Trireme has biases of q, k and v alone, as Qwen2.5");
+  if (type != "qwen2")  // whose class has no such key
+    config.require("attention_bias", {false}, "Trireme has biases of q, k and v alone, as Qwen2.5");
   config.require("mlp_bias", {false}, "Trireme's gated MLP has no bias");
   config.require("partial_rotary_factor", {1.0, 1}, "Trireme rotates whole heads");
   if (!config["quantization_config"].is_null())
@@ -127,7 +163,11 @@ std::string llama_deck(const Source& source) {
                      heads = config.size("num_attention_heads");
   const std::int64_t head_dim =
       config.size("head_dim", type == "qwen3" ? 128 : std::max<std::int64_t>(1, hidden / heads));
-  std::int64_t positions = config.size("max_position_embeddings", 2048);
+  const bool names_kv_heads = config.has("num_key_value_heads") || variant->kv_heads == 0;
+  const std::int64_t kv_heads =
+      names_kv_heads ? config.size("num_key_value_heads", heads) : variant->kv_heads;
+  const std::int64_t longest = config.size("max_position_embeddings", variant->positions);
+  std::int64_t positions = longest;
   std::string window_key;
   if (const auto window = window_of(config, type); window && window->tokens < positions) {
     if (window->all_layers) {
@@ -147,12 +187,12 @@ std::string llama_deck(const Source& source) {
       "  head_dim: {}\n  ffn: {}\n  sequence: {}\n  positions: {}\n  vocab: {}\n"
       "  activation: {}\n{}{}  tie_embeddings: {}\n  dropout: {{attention: {}, hidden: 0}}\n"
       "  init_std: {}\n  layernorm_eps: {}\n",
-      config.size("num_hidden_layers"), hidden, heads, config.size("num_key_value_heads", heads),
-      head_dim, config.size("intermediate_size"), sequence, positions, config.size("vocab_size"),
+      config.size("num_hidden_layers"), hidden, heads, kv_heads, head_dim,
+      config.size("intermediate_size"), sequence, positions, config.size("vocab_size"),
       activation == "silu" ? "swiglu" : "geglu", variant->keys, window_key,
       config.flag("tie_word_embeddings", false), config.number("attention_dropout", 0),
-      config.number("initializer_range", 0.02), config.number("rms_norm_eps", 1e-6));
-  text += position_text(config);
+      config.number("initializer_range", 0.02), config.number("rms_norm_eps", variant->eps));
+  text += position_text(config, longest);
   const std::string tokenizer = tokenizer_text(source.folder, source.notes);
   if (!tokenizer.empty()) text += fmt::format("data: {{tokenizer: {}}}\n", tokenizer);
   return text;

@@ -276,6 +276,18 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return files;
 }
 
+/// Throws IoError for a folder that has neither the one file nor an index.
+[[noreturn]] void refuse_folder(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model-") && name.ends_with(".safetensors"))
+      throw IoError("'{}' has '{}', but no {}, which names the files of all tensors: copy it there",
+                    folder.string(), name, kIndex);
+  }
+  throw IoError("'{}' has no {}: write it with save_pretrained(..., safe_serialization=True)",
+                folder.string(), kOneFile);
+}
+
 }  // namespace
 
 WeightsReader::WeightsReader(const fs::path& from) : path_(from) {
@@ -284,11 +296,7 @@ WeightsReader::WeightsReader(const fs::path& from) : path_(from) {
   if (fs::is_directory(from)) {
     path_ = from / kOneFile;
     if (!fs::exists(path_) && fs::exists(from / kIndex)) index = read_index(path_ = from / kIndex);
-    if (!fs::exists(path_))
-      throw IoError(
-          "'{}' has no model.safetensors: write it with save_pretrained(..., "
-          "safe_serialization=True)",
-          from.string());
+    if (!fs::exists(path_)) refuse_folder(from);
   }
   std::vector<std::string> names;
   for (const auto& [tensor, file] : index) names.push_back(file);
