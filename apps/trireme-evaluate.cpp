@@ -51,7 +51,8 @@ po::options_description all_options() {
   po::options_description options = deck_options();
   options.add_options()  //
       ("checkpoint", po::value<std::vector<std::string>>()->value_name("PATH"),
-       "a checkpoint or a run folder; default: the newest checkpoint of the deck's run; may be "
+       "a checkpoint or a run folder; default: the newest checkpoint of the deck's run, or before "
+       "there is one checkpoint.load; may be "
        "repeated for a table")  //
       ("all-checkpoints", po::bool_switch(),
        "a table of all checkpoints of the run folder")  //
@@ -125,10 +126,16 @@ checkpoint::Header load_weights(const std::string& path, comm::Groups& groups,
   return header;
 }
 
-/// The checkpoints that the command line names.
+/// The checkpoints that the command line names; else the run's or, before there are any, what it
+/// will start from.
 std::vector<std::string> find_checkpoints(const po::variables_map& values, const deck::Deck& deck) {
   std::vector<std::string> named = {deck.run.output}, found;
-  if (values.count("checkpoint")) named = values["checkpoint"].as<std::vector<std::string>>();
+  const auto& load = deck.checkpoint.load;
+  if (values.count("checkpoint"))
+    named = values["checkpoint"].as<std::vector<std::string>>();
+  else if (load && !checkpoint::is_foreign(*load) &&
+           !checkpoint::find_latest(train::checkpoint_folder(deck)))
+    named = {*load};
   const auto add = [&](const std::filesystem::path& path) {
     train::require_same_model(deck, path);
     found.push_back(path.string());

@@ -126,10 +126,16 @@ RunCheckpoints::RunCheckpoints(const deck::Deck& deck, comm::Groups& groups,
 
 void RunCheckpoints::load(const std::filesystem::path& path, const RunState& state) {
   const Stopwatch watch;
-  throw_collectively([&] {
-    checkpoint::load(path, *groups_.world, checkpoint::checkpoint_tensors(parameters_, optimizer_),
-                     &backend_);
-  });
+  auto tensors = checkpoint::checkpoint_tensors(parameters_, optimizer_);
+  // Weights that no run has trained have moments of zero, those of this optimizer: the file need
+  // not have any, nor be of the same one.
+  if (state.is_untrained()) {
+    std::erase_if(tensors, [](const checkpoint::LocalTensor& tensor) {
+      return !tensor.name.starts_with("model/");
+    });
+    for (const optim::OptimizerState& moments : optimizer_.states()) backend_.zero(moments.tensor);
+  }
+  throw_collectively([&] { checkpoint::load(path, *groups_.world, tensors, &backend_); });
   if (reporter_)
     reporter_->print(fmt::format(
         "  successfully loaded checkpoint of iteration {:7d} from {} ({} in {:.2f} s)",

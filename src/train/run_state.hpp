@@ -38,6 +38,8 @@ struct RunState {
   std::string train_tokens = {};
 
   deck::Progress progress() const { return {iteration, consumed_samples}; }
+  /// Whether no run has trained yet: the state of an imported model.
+  bool is_untrained() const { return iteration == 0 && consumed_samples == 0; }
   /// The first sample of the training data that is neither consumed nor passed over.
   std::int64_t next_sample() const { return consumed_samples + passed_samples; }
   /// As a checkpoint stores it.

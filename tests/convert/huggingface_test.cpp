@@ -53,33 +53,10 @@ TEST_F(HuggingFaceTest, GoesThereAndBackBitForBit) {
     std::vector<float> values(static_cast<std::size_t>(tensor.shape.size()));
     after.read_whole(tensor.name, DType::f32, values.data());
   }
-  EXPECT_EQ(after.header().tensors.size(), 3 * before.header().tensors.size());
+  EXPECT_EQ(after.header().tensors.size(), before.header().tensors.size());  // no moments
   EXPECT_EQ(after.header().get<std::int64_t>("iteration"), 0);
-  const auto* moment = after.header().find("optimizer/m/embedding/word");
-  ASSERT_NE(moment, nullptr);
-  std::vector<float> zeros(42, 1.0f);
-  after.read_whole(moment->name, DType::f32, zeros.data());
-  EXPECT_EQ(zeros, std::vector<float>(42, 0.0f));
   export_model(folder_ / "back.h5", folder_ / "again");
   EXPECT_EQ(read_file(out / "model.safetensors"), read_file(folder_ / "again/model.safetensors"));
-}
-
-TEST_F(HuggingFaceTest, WritesTheMomentsThatTheDecksOptimizerKeeps) {
-  const fs::path out = exported();
-  const auto moments = [&](const std::vector<std::string>& overrides) {
-    const fs::path file = folder_ / "imported.h5";
-    import_model(out, file, {.overrides = overrides});
-    std::string found;
-    for (const char* moment : {"m", "v"})
-      if (checkpoint::read_header(file).find(fmt::format("optimizer/{}/embedding/word", moment)))
-        found += moment;
-    fs::remove(file);
-    return found;
-  };
-  EXPECT_EQ(moments({}), "mv");
-  EXPECT_EQ(moments({"optimizer.type=lamb", "model.init=normal"}), "mv");
-  EXPECT_EQ(moments({"optimizer.type=sgd"}), "");
-  EXPECT_EQ(moments({"optimizer.type=sgd", "optimizer.momentum=0.9"}), "m");
 }
 
 TEST_F(HuggingFaceTest, RefusesWeightsThatAreNotFinite) {
@@ -189,6 +166,12 @@ TEST_F(HuggingFaceTest, RefusesOtherModels) {
   EXPECT_EQ(
       changed("model_type", "t5").substr(0, 82),
       "'out/config.json': \"model_type\" is \"t5\"; read are gpt2, bert, megatron-bert, llama");
+  nlohmann::json nameless = nlohmann::json::parse(good);
+  nameless.erase("n_embd");
+  nameless.erase("model_type");
+  file("out/config.json", nameless.dump());
+  EXPECT_EQ(import_problem().substr(0, 63),
+            "'out/config.json': \"model_type\" is missing; read are gpt2, bert");
   EXPECT_EQ(changed("activation_function", "relu"),
             "'out/config.json': \"activation_function\" is \"relu\"; Trireme's GELU is the tanh "
             "form, \"gelu_new\"");
@@ -232,6 +215,13 @@ TEST_F(HuggingFaceTest, WritesSeveralFilesAndTypes) {
             "bfloat16");
 
   fs::remove(folder_ / "back.h5");
+  const fs::path index_file = folder_ / "out/model.safetensors.index.json";
+  fs::rename(index_file, folder_ / "index.json");
+  EXPECT_NE(message_of<IoError>([&] {
+              import_model(folder_ / "out", folder_ / "back.h5", {});
+            }).find(", but no model.safetensors.index.json, which names the files of all tensors"),
+            std::string::npos);
+  fs::rename(folder_ / "index.json", index_file);
   fs::remove(folder_ / "out" / *files.begin());
   EXPECT_NE(message_of<Error>([&] {
               import_model(folder_ / "out", folder_ / "back.h5", {});

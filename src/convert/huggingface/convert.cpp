@@ -206,30 +206,18 @@ void check_model(const deck::Deck& deck, const deck::Deck& imported, const fs::p
   }
 }
 
-/// The checkpoint's names of the optimizer state that the deck's optimizer keeps per parameter.
-std::vector<std::string> moments_of(const deck::Deck& deck) {
-  if (deck.optimizer.type != deck::OptimizerType::sgd) return {"optimizer/m/", "optimizer/v/"};
-  if (deck.optimizer.momentum > 0) return {"optimizer/m/"};
-  return {};
-}
-
-/// Whether `moment` of a parameter is kept: Muon's matrices have no second one.
-bool keeps(const deck::Deck& deck, const std::string& moment, const model::Parameter& parameter) {
-  return deck.optimizer.type != deck::OptimizerType::muon || moment != "optimizer/v/" ||
-         group_of(parameter) != model::ParameterGroup::matrix;
-}
-
 /// The format of the model that config.json describes. Throws DataError.
 const Format& format_of(const ConfigReader& config) {
-  const std::string type = config.text("model_type", "gpt2");
+  // The first GPT-2s name no type.
+  const std::string type = config.text("model_type", config.has("n_embd") ? "gpt2" : "");
   std::vector<std::string> known;
   for (const Format& format : formats())
     for (const std::string& name : format.model_types) {
       if (name == type) return format;
       known.push_back(name);
     }
-  throw DataError("'{}': \"model_type\" is \"{}\"; read are {}", config.file(), type,
-                  fmt::join(known, ", "));
+  throw DataError("'{}': \"model_type\" is {}; read are {}", config.file(),
+                  type.empty() ? "missing" : fmt::format("\"{}\"", type), fmt::join(known, ", "));
 }
 
 /// Elements of the largest tensor bound what a damaged config.json can ask for.
@@ -284,10 +272,6 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
                        }});
     elements += part.parameter.shape.size();
   }
-  for (const std::string& moment : moments_of(deck))
-    for (const Counterpart& part : parts)
-      if (keeps(deck, moment, part.parameter))
-        tensors.push_back({.name = moment + part.parameter.name, .shape = part.parameter.shape});
   checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors,
                                options.progress);
   if (!options.write_deck.empty())

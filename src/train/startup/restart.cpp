@@ -111,13 +111,31 @@ void compare_training_data(const RunState& before, const TrainingData& now,
   point.notes.push_back("changed: the documents of data.train");
 }
 
+/// Judges `changes` for a run that starts from weights that no run has trained yet, such as an
+/// imported model: data, seeds, optimizer and schedule are this run's own. What the weights compute
+/// stays, except that samples may have another length, and rotary positions may be extended.
+void judge_for_untrained(const deck::Deck& deck, std::vector<deck::Change>& changes) {
+  const auto is_of = [](const deck::Change& change, const char* section) {
+    return change.key.starts_with(section);
+  };
+  std::erase_if(changes, [&](const deck::Change& change) {
+    return !is_of(change, "model.") && !is_of(change, "data.tokenizer.");
+  });
+  const bool rotary = deck.model.position.theta.has_value();
+  for (deck::Change& change : changes)
+    if (is_of(change, "data.tokenizer.") || change.key == "model.sequence" ||
+        (rotary && (change.key == "model.positions" || is_of(change, "model.position."))))
+      change.rule = deck::RestartRule::warn;
+}
+
 /// Fills in the progress of `point`, whose checkpoint has `header`, and notes what has changed
 /// since.
 void compare_runs(const deck::Deck& deck, const TrainingData& training_data,
                   const checkpoint::Header& header, RestartPoint& point) {
   const RunState before = RunState::from(header);
   point.progress = before.progress();
-  const auto changes = changes_since(header, header.path, deck);
+  auto changes = changes_since(header, header.path, deck);
+  if (before.is_untrained()) judge_for_untrained(deck, changes);
   deck::refuse_immutable_changes(changes);
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
@@ -218,7 +236,9 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point) {
 }
 
 void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
-  auto changes = changes_since(checkpoint::read_header(checkpoint), checkpoint, deck);
+  const checkpoint::Header header = checkpoint::read_header(checkpoint);
+  auto changes = changes_since(header, checkpoint, deck);
+  if (RunState::from(header).is_untrained()) judge_for_untrained(deck, changes);
   std::erase_if(changes, [](const deck::Change& change) {
     return !change.key.starts_with("model.") || change.key == "model.sequence";
   });

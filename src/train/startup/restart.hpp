@@ -30,7 +30,8 @@ std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 /// Decides where to start. `restart` is "latest" (the newest checkpoint of the run folder; else
 /// checkpoint.load; else fresh), "never" (checkpoint.load or fresh; an old run folder is moved
 /// aside to <output>.1, .2, ... once all else is right) or a path. Compares the checkpoint's deck
-/// with this one: notes what changed, throws DeckError for what must not. Throws DataError when the
+/// with this one: notes what changed, throws DeckError for what must not; where no run has trained
+/// its weights yet (an imported model), only keys of the model must not. Throws DataError when the
 /// checkpoint's run trained on other documents or tokens than this one's `training_data`
 /// (identify_training_data(); what it does not know is not compared) although its deck names the
 /// same data; where the deck names other data, the run warns. Throws UsageError for a path of
