@@ -67,8 +67,8 @@ po::options_description hf_options() {
   options.add_options()  //
       ("dtype", po::value<std::string>()->value_name("TYPE"),
        "the type of the written weights: fp32 (the default), bf16 or fp16")  //
-      ("shard-size", po::value<double>()->value_name("GB"),
-       "the maximum size of a written file in 10^9 bytes (5)");
+      ("shard-size", po::value<std::string>()->value_name("GB"),
+       "the maximum size of a written file in 10^9 bytes (5), or as 500MB or 5GB");
   return options;
 }
 
@@ -177,6 +177,22 @@ std::string path_option(const Paths& paths, const char* name) {
   return paths.values.count(name) ? paths.values[name].as<std::string>() : "";
 }
 
+/// `5`, `5GB` or `500MB` in bytes. Throws UsageError.
+std::uint64_t shard_bytes(const std::string& text) {
+  std::string number = text;
+  double unit = 1e9;
+  if (text.ends_with("GB") || text.ends_with("MB")) {
+    unit = text.ends_with("MB") ? 1e6 : 1e9;
+    number.resize(text.size() - 2);
+  }
+  try {
+    const double bytes = deck::parse_real(number) * unit;
+    if (bytes >= 1 && bytes < 1e18) return static_cast<std::uint64_t>(bytes);
+  } catch (const deck::BadValue&) {  // below
+  }
+  throw UsageError("--shard-size {}: expected a size, such as 5, 5GB or 500MB", text);
+}
+
 void convert_hf(int argc, char** argv) {
   const Paths paths = read_paths("hf", argc, argv, import_options().add(hf_options()));
   const auto& [from, to, overrides, values] = paths;
@@ -205,10 +221,7 @@ void convert_hf(int argc, char** argv) {
     options.dtype = *type;
   }
   if (values.count("shard-size")) {
-    const double gigabytes = values["shard-size"].as<double>();
-    if (!(gigabytes >= 1e-9 && gigabytes < 1e9))
-      throw UsageError("--shard-size {}: expected 10^9 bytes, such as 5", gigabytes);
-    options.shard_bytes = static_cast<std::uint64_t>(gigabytes * 1e9);
+    options.shard_bytes = shard_bytes(values["shard-size"].as<std::string>());
   }
   print_out(convert::huggingface::export_model(from, to, options));
 }
@@ -217,6 +230,12 @@ void convert_megatron(int argc, char** argv) {
   const Paths paths = read_paths("megatron", argc, argv, import_options());
   if (paths.to.extension() != ".h5")
     throw UsageError("megatron FOLDER CHECKPOINT.h5: '{}' is no .h5 file", paths.to.string());
+  if (std::filesystem::exists(paths.from / "config.json"))
+    throw DataError("'{0}' is a model of Hugging Face's: trireme-convert hf {0} {1}",
+                    paths.from.string(), paths.to.string());
+  if (std::filesystem::exists(paths.from / "metrics.jsonl"))
+    throw DataError("'{0}' is a run folder of Trireme: checkpoint.load={0} starts from it",
+                    paths.from.string());
   print_out(convert::megatron::import_checkpoint(paths.from, paths.to,
                                                  {.deck = path_option(paths, "deck"),
                                                   .overrides = paths.overrides,

@@ -20,21 +20,17 @@ namespace {
 
 constexpr const char* kProgram = "trireme-inspect";
 constexpr const char* kUsage =
-    "Usage: trireme-inspect CHECKPOINT.h5 [--json] | --verify\n"
-    "       trireme-inspect PREFIX [--json]              PREFIX.bin and PREFIX.idx: a dataset\n"
+    "Usage: trireme-inspect CHECKPOINT.h5|RUN [--json|--verify]\n"
+    "           lists the tensors of a checkpoint, or of the newest one of a run's folder\n"
+    "       trireme-inspect PREFIX [--json]\n"
+    "           lists a dataset, PREFIX.bin and PREFIX.idx\n"
     "       trireme-inspect PREFIX --index train|valid|test --sequence L [--samples N] [--seed S]\n"
     "                       [--split A,B,C|whole] --output DIR\n"
-    "                                                    writes the sample indices of a run as\n"
-    "                                                    document_index.npy, sample_index.npy and\n"
-    "                                                    shuffle_index.npy\n"
-    "       trireme-inspect WEIGHT PREFIX WEIGHT PREFIX ... --index ...\n"
-    "       trireme-inspect PREFIX PREFIX ... --index ...\n"
-    "                                                    those of a blend as dataset_index.npy "
-    "and\n"
-    "                                                    dataset_sample_index.npy, and those of "
-    "each\n"
-    "                                                    of its datasets in the folders 0, 1, "
-    "...\n\n";
+    "           writes the sample indices of a run as document_index.npy, sample_index.npy and\n"
+    "           shuffle_index.npy\n"
+    "       trireme-inspect [WEIGHT] PREFIX [WEIGHT] PREFIX ... --index ...\n"
+    "           writes those of a blend as dataset_index.npy and dataset_sample_index.npy, and\n"
+    "           those of each of its datasets in the folders 0, 1, ...\n\n";
 
 // Tokens of a document that are shown.
 constexpr std::int64_t kShown = 16;
@@ -118,8 +114,12 @@ data::GptBlendConfig datasets_of(const std::vector<std::string>& words) {
     const double value = std::strtod(word.c_str(), &end);
     return *end == '\0' && end != word.c_str() ? std::optional(value) : std::nullopt;
   };
-  bool weighted = words.size() % 2 == 0;
+  bool weighted = true;
   for (std::size_t i = 0; i < words.size(); i += 2) weighted = weighted && number(words[i]);
+  if (weighted && words.size() > 1 && words.size() % 2 == 1)
+    throw UsageError("a blend is WEIGHT PREFIX WEIGHT PREFIX ...: no prefix follows '{}'",
+                     words.back());
+  weighted = weighted && words.size() % 2 == 0;
   data::GptBlendConfig config;
   for (std::size_t i = 0; i < words.size(); ++i)
     if (weighted && i % 2 == 0)
@@ -136,7 +136,11 @@ data::GptBlendConfig index_config(const po::variables_map& values) {
   data::GptSplitConfig& common = config.common;
   common.split = data::parse_split(values["index"].as<std::string>());
   const auto split = values["split"].as<std::string>();
-  if (split != "whole") common.split_weights = data::parse_split_weights(split);
+  try {
+    if (split != "whole") common.split_weights = data::parse_split_weights(split);
+  } catch (const DeckError&) {
+    throw UsageError("--split {}: expected weights, such as 969,30,1, or whole", split);
+  }
   common.seed = values["seed"].as<std::int64_t>();
   common.format.sequence = values["sequence"].as<std::int64_t>();
   if (values.count("samples") > 0) common.samples = values["samples"].as<std::int64_t>();

@@ -1,12 +1,13 @@
 // trireme-preprocess: tokenizes documents into a dataset, merges datasets, splits documents at
 // random, cleans a corpus.
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "app.hpp"
 #include "core/text.hpp"
+#include "data/indexed_dataset.hpp"
 #include "data/prepare.hpp"
 #include "data/split.hpp"
 #include "preprocess/corpus_commands.hpp"
@@ -101,10 +102,22 @@ void train_where_missing(const po::variables_map& values, const tokenizer::Token
                         summary.seconds));
 }
 
+/// The prefix of the dataset that --output names. Throws UsageError when it is none.
+std::string prefix_of(const po::variables_map& values) {
+  const auto prefix = values["output"].as<std::string>();
+  if (prefix.empty() || prefix.ends_with('/'))
+    throw UsageError("--output {0}: must be the beginning of file names, such as {0}corpus",
+                     prefix);
+  return prefix;
+}
+
 void encode(const po::variables_map& values) {
   tokenizer::PreprocessOptions work;
   work.source = documents_of(values);
-  work.output = values["output"].as<std::string>();
+  if (work.source.key.find('/') != std::string::npos)
+    throw UsageError("--key {}: it is part of the names of the files and must have no '/'",
+                     work.source.key);
+  work.output = prefix_of(values);
   work.source.keep_blank_lines = values["keep-blank-lines"].as<bool>();
   if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::json_lines)
     throw UsageError("--keep-blank-lines is for plain text, not for --format jsonl");
@@ -149,9 +162,10 @@ po::options_description presplit_options() {
 void presplit(const po::variables_map& values) {
   tokenizer::PresplitOptions work;
   work.source = documents_of(values);
-  work.output = values["output"].as<std::string>();
+  work.output = output_of(values, "output", work.source.inputs);
   work.rules = &rules_of(values);
   work.standardize_punctuation = values["standardize-punctuation"].as<bool>();
+  work.progress = progress_output(values);
   const auto summary = tokenizer::presplit(work);
   print_out(fmt::format("{}: {}, {}\n", work.output.string(),
                         counted(summary.documents, "document"),
@@ -174,6 +188,14 @@ void merge(const po::variables_map& values) {
   if (values.count("words") > 0)
     for (const std::string& word : values["words"].as<std::vector<std::string>>())
       inputs.emplace_back(word);
+  // data/* of a shell names both files of a dataset.
+  std::set<std::filesystem::path> given(inputs.begin(), inputs.end());
+  for (const std::filesystem::path& input : inputs) {
+    std::filesystem::path other = input;
+    if (input.extension() == ".bin" && given.contains(other.replace_extension(".idx")))
+      throw UsageError("'{}' and '{}' are one dataset: name it once", input.string(),
+                       other.string());
+  }
   const auto output = values["output"].as<std::string>();
   const data::MergeSummary summary = data::merge_datasets(inputs, output, progress_output(values));
   print_out(fmt::format("{}.{{bin,idx}}: {}, {}, {} from {}\n", output,
@@ -206,22 +228,28 @@ po::options_description npy_options() {
 
 void convert_npy(const po::variables_map& values) {
   const auto inputs = values["input"].as<std::vector<std::string>>();
-  const auto output = values["output"].as<std::string>();
+  const std::string output = prefix_of(values);
   const auto id_of = [&](const char* option) {
     return values.count(option) ? std::optional(values[option].as<std::int32_t>()) : std::nullopt;
   };
   data::ArraySummary summary;
   if (output.ends_with(".npy")) {
     if (inputs.size() != 1) throw UsageError("an array is written from one dataset");
-    for (const char* option : {"eod", "pad"})
-      if (values.count(option)) throw UsageError("--{} is for reading arrays", option);
+    for (const char* option : {"eod", "pad", "vocab-size"})
+      if (values.count(option) && !values[option].defaulted())
+        throw UsageError("--{} is for reading arrays", option);
     summary = data::export_array(inputs.front(), output);
   } else {
+    for (const std::string& input : inputs)
+      if (std::filesystem::exists(data::dataset_prefix(input).string() + ".idx"))
+        throw UsageError("'{}' is a dataset: the array that it becomes needs --output FILE.npy",
+                         input);
     summary = data::import_arrays({.inputs = {inputs.begin(), inputs.end()},
                                    .output = output,
                                    .vocab_size = values["vocab-size"].as<std::int32_t>(),
                                    .eod = id_of("eod"),
-                                   .pad = id_of("pad")});
+                                   .pad = id_of("pad"),
+                                   .progress = progress_output(values)});
   }
   print_out(fmt::format("{}: {}, {}\n", output, counted(summary.documents, "document"),
                         counted(summary.tokens, "token")));
@@ -233,12 +261,11 @@ std::vector<double> parse_fractions(const std::string& text) {
   std::vector<double> fractions;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
-    double fraction = 0;
-    const auto [stop, error] =
-        std::from_chars(text.data() + at, text.data() + end, fraction, std::chars_format::fixed);
-    if (error != std::errc() || stop != text.data() + end)
+    try {
+      fractions.push_back(deck::parse_real(std::string_view(text).substr(at, end - at)));
+    } catch (const deck::BadValue&) {
       throw UsageError("--fractions {}: expected numbers, such as 0.95,0.04,0.01", text);
-    fractions.push_back(fraction);
+    }
     at = end + 1;
   }
   return fractions;
@@ -266,6 +293,7 @@ void split(const po::variables_map& values) {
   work.folder = values["output"].as<std::string>();
   work.fractions = parse_fractions(values["fractions"].as<std::string>());
   work.seed = values["seed"].as<std::int64_t>();
+  work.progress = progress_output(values);
   const data::LineCounts counts = data::split_lines(work);
   for (std::size_t part = 0; part < counts.size(); ++part)
     if (counts[part] > 0)

@@ -67,7 +67,7 @@ po::options_description follow_options() {
   po::options_description options("Options of follow");
   options.add_options()                //
       ("once", "print once and exit")  //
-      ("tail", po::value<std::size_t>()->value_name("N"),
+      ("tail", po::value<std::int64_t>()->value_name("N"),
        "also the last N lines of console.log and of every node's files, their number of lines, and "
        "the time of the last N reported iterations")  //
       ("every", po::value<double>()->default_value(2.0, "2")->value_name("SECONDS"),
@@ -84,6 +84,8 @@ ExitCode follow(const po::variables_map& values, const Words& words) {
   const double every = values["every"].as<double>();
   if (!(every >= 0.1 && every <= 86400))
     throw UsageError("--every {}: expected 0.1 to 86400 seconds", every);
+  const std::int64_t lines = values.count("tail") ? values["tail"].as<std::int64_t>() : 0;
+  if (lines < 0) throw UsageError("--tail {}: expected 0 or more lines", lines);
   report::Follower follower(target_of(values, words));
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   const bool colour = terminal && std::getenv("NO_COLOR") == nullptr;
@@ -93,7 +95,7 @@ ExitCode follow(const po::variables_map& values, const Words& words) {
     const bool clears = terminal && values.count("once") == 0;
     const std::string tail =
         values.count("tail")
-            ? "\n" + report::last_lines(page.folder, values["tail"].as<std::size_t>())
+            ? "\n" + report::last_lines(page.folder, static_cast<std::size_t>(lines))
             : "";
     print_out((clears ? "\033[H\033[J" : "") + to_text(page, colour) + tail +
               (clears || last ? "" : "\n"));
@@ -109,6 +111,24 @@ std::vector<report::RunHistory> read_runs(const Words& words) {
   std::vector<report::RunHistory> runs;
   for (const std::string& word : words) runs.push_back(report::read_run(word));
   return runs;
+}
+
+/// Throws DataError for a file that is neither a log nor a run: it has no line of a run.
+void require_lines(const report::RunHistory& run) {
+  if (run.train.empty() && run.validation.empty() && run.deck.empty())
+    throw DataError("{}: no training line in it", run.name);
+}
+
+/// The file that -o names. Throws UsageError when `command` was given none, or one of another kind.
+std::filesystem::path picture_of(const po::variables_map& values, const char* command,
+                                 const char* what, const std::string& ending) {
+  if (!values.count("output"))
+    throw UsageError("{}: no output is given: add -o FILE{}", command, ending);
+  const std::filesystem::path output = values["output"].as<std::string>();
+  if (output.extension() != ending)
+    throw UsageError("-o {}: {}; name one such as {}", output.string(), what,
+                     std::filesystem::path(output).replace_extension(ending).string());
+  return output;
 }
 
 report::PlotAxis axis_of(const std::string& name) {
@@ -167,11 +187,7 @@ po::options_description plot_options() {
 /// Curves of runs and logs as an SVG.
 ExitCode plot(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("plot: no run folder and no log is given");
-  if (!values.count("output")) throw UsageError("plot: no output is given: add -o FILE.svg");
-  const std::filesystem::path output = values["output"].as<std::string>();
-  if (output.extension() != ".svg")
-    throw UsageError("-o {}: plots are SVG files; name one such as {}", output.string(),
-                     std::filesystem::path(output).replace_extension(".svg").string());
+  const std::filesystem::path output = picture_of(values, "plot", "plots are SVG files", ".svg");
   const report::PlotAxis axis = axis_of(values["x"].as<std::string>());
   const report::Chart chart =
       report::plot_runs(read_runs(words), axis, values.count("log-loss") > 0);
@@ -191,8 +207,7 @@ po::options_description html_options() {
 /// Runs as a page.
 ExitCode html(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("html: no run folder and no log is given");
-  if (!values.count("output")) throw UsageError("html: no output is given: add -o FILE.html");
-  const std::filesystem::path output = values["output"].as<std::string>();
+  const std::filesystem::path output = picture_of(values, "html", "a page is HTML", ".html");
   const std::string page = report::html_page({words.begin(), words.end()}, progress_output(values));
   write_file_atomically(output, page);
   print_out(
@@ -237,9 +252,11 @@ po::options_description export_options() {
 /// The values of all training lines.
 ExitCode export_values(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("export: no run folder and no log is given");
-  const std::string table = report::export_csv(read_runs(words));
+  const std::vector<report::RunHistory> runs = read_runs(words);
+  for (const report::RunHistory& run : runs) require_lines(run);
+  const std::string table = report::export_csv(runs);
   if (values.count("output"))
-    write_file_atomically(values["output"].as<std::string>(), table);
+    write_file_atomically(output_of(values, "output", words), table);
   else
     print_out(table);
   return ExitCode::success;
@@ -251,8 +268,9 @@ po::options_description diff_options() { return po::options_description("Options
 ExitCode diff(const po::variables_map&, const Words& words) {
   if (words.size() != 2)
     throw UsageError("diff: expected two run folders or logs, not {}", words.size());
-  const report::RunDifference difference =
-      report::compare_runs(report::read_run(words[0]), report::read_run(words[1]));
+  const std::vector<report::RunHistory> runs = read_runs(words);
+  for (const report::RunHistory& run : runs) require_lines(run);
+  const report::RunDifference difference = report::compare_runs(runs[0], runs[1]);
   print_out(report::to_text(difference));
   return difference.same() ? ExitCode::success : ExitCode::failure;
 }

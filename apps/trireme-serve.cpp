@@ -21,7 +21,7 @@ po::options_description server_options() {
   po::options_description options("Server");
   options.add_options()  //
       ("bind", po::value<std::string>()->default_value("127.0.0.1:8080")->value_name("HOST:PORT"),
-       "where to listen; port 0 takes a free one")  //
+       "where to listen (elsewhere host, port); port 0 takes a free one")  //
       ("token-file", po::value<std::string>()->value_name("FILE"),
        "a file with the access token that clients send as 'Authorization: Bearer TOKEN'; needed "
        "for other addresses than loopback ones")  //
@@ -38,9 +38,9 @@ po::options_description server_options() {
        "tokens of a continuation")  //
       ("max-body", po::value<std::int64_t>()->default_value(1 << 20)->value_name("BYTES"),
        "bytes of a request; longer ones are refused with 413")  //
-      ("time-limit", po::value<double>()->default_value(60.0)->value_name("SECONDS"),
-       "of a request; then it gets what there is")  //
-      ("drain", po::value<double>()->default_value(10.0)->value_name("SECONDS"),
+      ("time-limit", po::value<std::string>()->default_value("60")->value_name("SECONDS"),
+       "of a request, also as 5min; then it gets what there is")  //
+      ("drain", po::value<std::string>()->default_value("10")->value_name("SECONDS"),
        "that requests under way have after SIGTERM");
   return options;
 }
@@ -53,10 +53,17 @@ std::int64_t positive(const po::variables_map& values, const char* option, std::
   return value;
 }
 
+/// A number of seconds, or a time with its unit.
 double seconds_of(const po::variables_map& values, const char* option) {
-  const auto value = values[option].as<double>();
+  const auto text = values[option].as<std::string>();
+  double value = 0;
+  try {
+    value = deck::parse_real(text);
+  } catch (const deck::BadValue&) {
+    value = deck::read_time_option(fmt::format("--{}", option), text);
+  }
   if (!(value >= 0.0 && value <= 1e6))
-    throw UsageError("--{} {}: expected 0 to 1e6", option, value);
+    throw UsageError("--{} {}: expected 0 to 1e6 seconds", option, text);
   return value;
 }
 
@@ -134,7 +141,7 @@ ExitCode serve_on(const po::variables_map& values, serve::ServerOptions options,
                    .c_str(),
                stderr);
     queue.run(stopping, std::chrono::milliseconds(
-                            static_cast<std::int64_t>(1e3 * values["drain"].as<double>())));
+                            static_cast<std::int64_t>(1e3 * seconds_of(values, "drain"))));
   }
   decoder.stop();
   std::fputs(fmt::format("{}: stopped; {} requests, {} tokens\n", kProgram,

@@ -7,6 +7,7 @@
 
 #include "app.hpp"
 #include "core/text.hpp"
+#include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer_options.hpp"
 
 namespace trireme {
@@ -46,15 +47,6 @@ std::vector<std::int32_t> parse_ids(const std::string& line) {
   return json.get<std::vector<std::int32_t>>();
 }
 
-/// Creates the folder of a file that will be written, as trireme-preprocess does.
-void create_parent_folder(const std::filesystem::path& file) {
-  if (!file.has_parent_path()) return;
-  std::error_code error;
-  std::filesystem::create_directories(file.parent_path(), error);
-  if (error)
-    throw IoError("cannot create folder '{}': {}", file.parent_path().string(), error.message());
-}
-
 po::options_description train_options() {
   po::options_description options("train");
   options.add_options()  //
@@ -71,15 +63,29 @@ po::options_description train_options() {
 void train(const po::variables_map& values) {
   tokenizer::TrainingOptions training = training_of(values, values["type"].as<std::string>());
   training.source = documents_of(values);
-  training.output = values["output"].as<std::string>();
+  training.output = output_of(values, "output", training.source.inputs);
   training.size = values["size"].as<int>();
-  create_parent_folder(training.output);
+  const tokenizer::OutputFolder folder(training.output);
   const auto summary = tokenizer::train_tokenizer(training);
   print_out(fmt::format("{}: {} ({}) from {}, {}, in {:.1f} s\n", training.output.string(),
                         counted(training.size, "piece"),
                         training.type == "sentencepiece" ? training.model_type : training.type,
                         counted(summary.lines, "line"), counted(summary.bytes, "byte"),
                         summary.seconds));
+}
+
+/// Refuses words and --input: encode and decode read standard input.
+po::variables_map parse_codec_options(int argc, char** argv) {
+  po::options_description options = tokenizer_options();
+  options.add_options()("input", po::value<std::vector<std::string>>()->multitoken())(
+      "word", po::value<std::vector<std::string>>());
+  const po::variables_map values =
+      parse_options(argc, argv, options, po::positional_options_description().add("word", -1));
+  for (const char* option : {"input", "word"})
+    if (values.count(option))
+      throw UsageError("'{}': {} reads standard input: trireme-tokenizer {} ... < FILE",
+                       values[option].as<std::vector<std::string>>().front(), argv[0], argv[0]);
+  return values;
 }
 
 ExitCode run(int argc, char** argv) {
@@ -97,12 +103,14 @@ ExitCode run(int argc, char** argv) {
     options.add_options()("lowercase", po::value<bool>());
     train(parse(options));
   } else if (command == "encode") {
-    const auto tokenizer = make_tokenizer(tokenizer_spec_of(parse(tokenizer_options())));
+    const auto tokenizer =
+        make_tokenizer(tokenizer_spec_of(parse_codec_options(argc - 1, argv + 1)));
     for_each_line([&](const std::string& line) {
       return fmt::format("[{}]", fmt::join(tokenizer->encode(line), ", "));
     });
   } else if (command == "decode") {
-    const auto tokenizer = make_tokenizer(tokenizer_spec_of(parse(tokenizer_options())));
+    const auto tokenizer =
+        make_tokenizer(tokenizer_spec_of(parse_codec_options(argc - 1, argv + 1)));
     for_each_line([&](const std::string& line) { return tokenizer->decode(parse_ids(line)); });
   } else if (command.empty()) {
     throw UsageError("expected a command: encode, decode or train");

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <new>
@@ -33,8 +34,16 @@ namespace trireme {
 
 namespace po = boost::program_options;
 
+/// Throws UsageError unless `value` is one that boost takes for a truth value.
+inline void require_truth(const std::string& option, const std::string& value) {
+  for (const char* word : {"true", "false", "yes", "no", "on", "off", "1", "0"})
+    if (value == word) return;
+  throw UsageError("--{} {}: expected true or false", option, value);
+}
+
 /// Writes out the values of options that are numbers: `10k` becomes 10000 and `90%` 0.9, as in a
-/// deck. Throws UsageError for a value that is none.
+/// deck. Throws UsageError for a value that is none, and for one that is neither true nor false
+/// where the option wants that.
 inline void write_out_numbers(po::parsed_options& words, const po::options_description& options) {
   for (po::option& word : words.options) {
     const auto* option = options.find_nothrow(word.string_key, /*approx=*/false);
@@ -42,6 +51,8 @@ inline void write_out_numbers(po::parsed_options& words, const po::options_descr
         option ? dynamic_cast<const po::typed_value_base*>(option->semantic().get()) : nullptr;
     if (!typed) continue;
     const std::type_info& type = typed->value_type();
+    if (type == typeid(bool))
+      for (const std::string& value : word.value) require_truth(word.string_key, value);
     const bool real = type == typeid(double);
     if (!real && type != typeid(int) && type != typeid(std::int64_t)) continue;
     for (std::string& value : word.value) {
@@ -64,6 +75,13 @@ inline std::string_view without_dashes(std::string_view option) {
   return option.substr(std::min(option.find_first_not_of('-'), option.size()));
 }
 
+/// Whether `argument` names an option that takes no value.
+inline bool is_switch(std::string_view argument, const po::options_description& options) {
+  if (!argument.starts_with("--")) return false;
+  const auto* option = options.find_nothrow(std::string(argument.substr(2)), /*approx=*/false);
+  return option && option->semantic()->max_tokens() == 0;
+}
+
 /// The message for a word that belongs to no option of a program that takes no such words.
 inline std::string misplaced_word(int argc, char** argv, const po::options_description& options) {
   po::options_description all;
@@ -75,13 +93,40 @@ inline std::string misplaced_word(int argc, char** argv, const po::options_descr
           .run();
   for (const po::option& word : words.options) {
     if (word.string_key != "word") continue;
-    for (const char* option : {"checkpoint", "input"})
-      if (options.find_nothrow(option, /*approx=*/false))
-        return fmt::format("'{0}' belongs to no option; did you mean --{1} {0}?",
-                           word.value.front(), option);
-    return fmt::format("'{}' belongs to no option", word.value.front());
+    const std::string& text = word.value.front();
+    for (int i = 1; i + 1 < argc; ++i)
+      if (argv[i + 1] == text && is_switch(argv[i], options))
+        return fmt::format("'{}' belongs to no option: {} takes no value", text, argv[i]);
+    const auto is_given = [&](const char* option) {
+      return std::ranges::any_of(words.options,
+                                 [&](const po::option& each) { return each.string_key == option; });
+    };
+    for (const char* option : {"checkpoint", "input", "prompt"})
+      if (options.find_nothrow(option, /*approx=*/false) && !is_given(option))
+        return fmt::format("'{0}' belongs to no option; did you mean --{1} {0}?", text, option);
+    return fmt::format("'{}' belongs to no option", text);
   }
   return "a word belongs to no option";
+}
+
+/// The option of the same meaning as `name`, a word of another program: its help says "(elsewhere
+/// max_new_tokens)". "" where there is none.
+inline std::string option_of_other_name(std::string_view name,
+                                        const po::options_description& options) {
+  const auto plain = [](std::string_view text) {
+    std::string word(text);
+    std::ranges::replace(word, '-', '_');
+    return word;
+  };
+  for (const auto& option : options.options()) {
+    const std::string help = plain(option->description());
+    const std::size_t begin = help.find("(elsewhere ");
+    if (begin == std::string::npos) continue;
+    std::istringstream words(help.substr(begin + 11, help.find(')', begin) - begin - 11));
+    for (std::string word; words >> word;)
+      if (word == plain(name) || word == plain(name) + ",") return "--" + option->long_name();
+  }
+  return "";
 }
 
 /// The words of the command line, in order; abbreviated options are not guessed. Positional words
@@ -101,7 +146,9 @@ inline po::parsed_options parse_words(int argc, char** argv, const po::options_d
   } catch (const po::invalid_command_line_syntax& error) {
     const std::string name(without_dashes(error.get_option_name()));
     const auto* option = options.find_nothrow(name, /*approx=*/false);
-    if (error.kind() != po::invalid_syntax::missing_parameter || !option) throw;
+    const bool without_value = error.kind() == po::invalid_syntax::missing_parameter ||
+                               error.kind() == po::invalid_syntax::empty_adjacent_parameter;
+    if (!without_value || !option) throw;
     throw UsageError("--{} needs a value: {}", name, option->format_parameter());
   } catch (const po::too_many_positional_options_error&) {
     throw UsageError("{}", misplaced_word(argc, argv, options));
@@ -115,9 +162,14 @@ inline po::parsed_options parse_words(int argc, char** argv, const po::options_d
       const std::string_view key = synonym ? synonym->key : deck::find_key(name) ? name : "";
       if (!key.empty()) throw UsageError("{}; did you mean {}=VALUE?", error.what(), key);
     }
+    if (const std::string other = option_of_other_name(name, options); !other.empty())
+      throw UsageError("{}; did you mean '{}'?", error.what(), other);
     std::vector<std::string> names;
     for (const auto& option : options.options())
       if (!option->description().empty()) names.push_back("--" + option->long_name());
+    for (const std::string& candidate : names)  // --output-prefix is --output here
+      if (option.starts_with(candidate + "-") || candidate.starts_with(option + "-"))
+        throw UsageError("{}; did you mean '{}'?", error.what(), candidate);
     throw UsageError("{}{}", error.what(),
                      did_you_mean(error.get_option_name(), {names.begin(), names.end()}));
   }
@@ -195,6 +247,21 @@ inline po::variables_map parse_options(int argc, char** argv,
   all.add(options);
   if (!options.find_nothrow("quiet", /*approx=*/false)) add_general_options(all);
   return values_of(parse_words(argc, argv, all, positional));
+}
+
+/// The file that `option` names, to be written. Throws UsageError when it names none, or one of
+/// `inputs`, which would be lost, or a folder.
+inline std::string output_of(const po::variables_map& values, const char* option,
+                             const std::vector<std::string>& inputs) {
+  const auto path = values[option].as<std::string>();
+  if (path.empty()) throw UsageError("--{}: must name a file", option);
+  std::error_code ignored;
+  for (const std::string& input : inputs)
+    if (std::filesystem::equivalent(path, input, ignored))
+      throw UsageError("--{} {}: this is an input; name another file", option, path);
+  if (std::filesystem::is_directory(path, ignored))
+    throw UsageError("--{} {}: this is a folder; name a file in it", option, path);
+  return path;
 }
 
 /// Where a program shows its progress: null with --quiet.

@@ -65,6 +65,33 @@ inline std::optional<std::string> text(const po::variables_map& values, const ch
   return value;
 }
 
+/// Throws UsageError for an option of sbatch that the job's own lines give: they would win.
+inline void refuse_own_line(const std::string& option) {
+  constexpr std::pair<const char*, const char*> kOwn[] = {{"--nodes", "--nodes"},
+                                                          {"-N", "--nodes"},
+                                                          {"--time", "--time"},
+                                                          {"-t", "--time"},
+                                                          {"--gpus-per-node", "--gpus-per-node"},
+                                                          {"--partition", "--partition"},
+                                                          {"-p", "--partition"},
+                                                          {"--account", "--account"},
+                                                          {"-A", "--account"},
+                                                          {"--qos", "--qos"},
+                                                          {"-q", "--qos"},
+                                                          {"--cpus-per-task", "--cpus-per-rank"},
+                                                          {"-c", "--cpus-per-rank"},
+                                                          {"--ntasks-per-node", "--ranks"},
+                                                          {"--ntasks", "--ranks"},
+                                                          {"-n", "--ranks"},
+                                                          {"--job-name", "run.name=NAME"},
+                                                          {"-J", "run.name=NAME"}};
+  const std::string name = option.substr(0, option.find_first_of("= "));
+  for (const auto& [theirs, ours] : kOwn)
+    if (name == theirs)
+      throw UsageError("--option {}: the job has this line; give {} instead", shell_word(option),
+                       ours);
+}
+
 /// The lines of #SBATCH that --qos and --option ask for. Throws UsageError.
 inline std::vector<std::string> further_options(const po::variables_map& values) {
   std::vector<std::string> options;
@@ -75,6 +102,7 @@ inline std::vector<std::string> further_options(const po::variables_map& values)
       throw UsageError(
           "--option {}: expected one of sbatch's options, such as --option=--exclusive",
           shell_word(option));
+    refuse_own_line(option);
     options.push_back(option);
   }
   return options;

@@ -35,11 +35,19 @@ inline std::optional<bool> lowercase_of(const po::variables_map& values) {
   return values.count("lowercase") ? std::optional(values["lowercase"].as<bool>()) : std::nullopt;
 }
 
-/// The tokenizer that the parsed options name.
+/// Throws UsageError for Megatron-LM's or another program's name of a tokenizer.
+inline void refuse_foreign_name(const std::string& type) {
+  const std::string_view meant = deck::synonymous_value(
+      type, {"gpt2", "bpe", "sentencepiece", "wordpiece", "encdec", "whitespace", "bytes"});
+  if (!meant.empty()) throw UsageError("unknown tokenizer '{}'; did you mean '{}'?", type, meant);
+}
+
+/// The tokenizer that the parsed options name. Throws UsageError for another program's name.
 inline tokenizer::TokenizerSpec tokenizer_spec_of(const po::variables_map& values) {
   const auto path = [&](const char* option) {
     return values.count(option) ? values[option].as<std::string>() : std::string();
   };
+  refuse_foreign_name(path("tokenizer"));
   return {path("tokenizer"), path("vocab"), path("merges"), path("model"), lowercase_of(values)};
 }
 

@@ -6,7 +6,7 @@ namespace {
 std::int64_t at_least_one(const po::variables_map& values, const char* option) {
   const auto value = values[option].as<std::int64_t>();
   if (value < 1 || value > 1'000'000'000)
-    throw UsageError("--{} {}: expected 1 or more", option, value);
+    throw UsageError("--{} {}: expected 1 to 1000000000", option, value);
   return value;
 }
 
@@ -110,6 +110,13 @@ void check_options(const po::variables_map& values) {
     if (values["unconditional"].as<bool>()) together(source, "unconditional");
   }
   if (values.count("prompt") && values.count("input")) together("prompt", "input");
+  if (values.count("output"))
+    output_of(values, "output",
+              values.count("input") ? std::vector{values["input"].as<std::string>()}
+                                    : std::vector<std::string>());
+  if (values.count("stop"))
+    for (const std::string& text : values["stop"].as<std::vector<std::string>>())
+      if (text.empty()) throw UsageError("--stop: must not be empty, since every text has that");
   if (values.count("logprobs")) {
     if (!values["json"].as<bool>()) throw UsageError("--logprobs belongs to --json");
     if (const int count = values["logprobs"].as<int>(); count < 0 || count > 1000)

@@ -31,9 +31,22 @@ po::options_description stream_options() {
 corpus::StreamOptions stream_of(const po::variables_map& values) {
   corpus::StreamOptions stream;
   stream.source = documents_of(values);
-  stream.output = values["output"].as<std::string>();
-  stream.dropped = values["dropped"].as<std::string>();
-  stream.report = values["report"].as<std::string>();
+  std::vector<std::string> taken = stream.source.inputs;
+  for (const char* option : {"block-domains", "block-suffixes", "evaluation"})
+    if (values.count(option))
+      for (const std::string& path : values[option].as<Strings>()) taken.push_back(path);
+  stream.output = output_of(values, "output", taken);
+  for (const auto& [option, path] :
+       {std::pair("dropped", &stream.dropped), std::pair("report", &stream.report)}) {
+    if (values[option].defaulted()) continue;
+    taken.push_back(stream.output.string());
+    *path = output_of(values, option, taken);
+    const auto normal = path->lexically_normal();
+    if (normal == stream.output.lexically_normal() ||
+        (path != &stream.dropped && normal == stream.dropped.lexically_normal()))
+      throw UsageError("--{} {}: another option names this file; name another one", option,
+                       path->string());
+  }
   stream.skip_bad = values["skip-bad"].as<bool>();
   stream.workers = values["workers"].as<int>();
   stream.progress = progress_output(values);
@@ -228,7 +241,7 @@ po::options_description shuffle_options() {
 void shuffle(const po::variables_map& values) {
   corpus::ShuffleOptions work;
   work.source = documents_of(values);
-  work.output = values["output"].as<std::string>();
+  work.output = output_of(values, "output", work.source.inputs);
   work.seed = count_of(values, "seed");
   work.progress = progress_output(values);
   const std::uint64_t lines = corpus::shuffle(work);

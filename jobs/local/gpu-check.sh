@@ -10,10 +10,20 @@
 #                                     all GPUs together
 set -euo pipefail
 burn_in=0
-if [ "${1-}" = --burn-in ]; then
-  burn_in=${2:?--burn-in MINUTES}
-  shift 2
-fi
+case ${1-} in
+  --burn-in)
+    burn_in=${2-}
+    if ! [[ $burn_in =~ ^[0-9]*[.]?[0-9]+$ ]]; then
+      echo "gpu-check.sh: --burn-in '$burn_in': expected a number of minutes" >&2
+      exit 2
+    fi
+    shift 2
+    ;;
+  -*)
+    echo "gpu-check.sh: unknown option '$1': only --burn-in MINUTES" >&2
+    exit 2
+    ;;
+esac
 readonly burn_in
 given=${1:+$(realpath -- "$1")}
 # shellcheck source=jobs/local/common.sh
@@ -291,6 +301,7 @@ train_on_several() {
 
 programs=${given:-build/release}
 if [ -z "$given" ] && [ ! -x build/release/bin/trireme-pretrain ]; then
+  [ "$(count_gpus)" -gt 0 ] || refuse "no GPU is visible here (nvidia-smi -L lists them), and nothing is built yet"
   stage "installing what is missing" cmake/dependencies.sh --with-tests
   mkdir -p build
   cmake --preset release -DTRIREME_CUDA=ON -Wno-dev | sed -n '/^-- Trireme/,$p'

@@ -4,6 +4,10 @@
 #
 #   jobs/local/test.sh
 set -euo pipefail
+if [ $# -gt 0 ]; then
+  echo "test.sh: '$1': it takes no arguments; ctest --preset ci -R NAME runs one test" >&2
+  exit 2
+fi
 # shellcheck source=jobs/local/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -105,8 +105,13 @@ Descriptor create_new_file(const std::filesystem::path& path) {
     ::unlink(path.c_str());
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd >= 0) return Descriptor(fd);
-    if (errno != EEXIST || attempt == kAttempts)
-      throw IoError("cannot create '{}': {}", path.string(), std::strerror(errno));
+    const int reason = errno;
+    const std::filesystem::path folder = path.parent_path();
+    std::error_code ignored;
+    if (reason == ENOENT && !folder.empty() && !std::filesystem::exists(folder, ignored))
+      throw IoError("cannot create '{}': there is no folder '{}'", path.string(), folder.string());
+    if (reason != EEXIST || attempt == kAttempts)
+      throw IoError("cannot create '{}': {}", path.string(), std::strerror(reason));
   }
 }
 
@@ -139,6 +144,9 @@ std::string read_regular_file(const std::filesystem::path& path, std::size_t lim
 void require_regular_file(const std::filesystem::path& path) { open_regular_file(path); }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw IoError("cannot write '{}': it is a folder; name a file in it", path.string());
   const std::filesystem::path temporary = path.string() + ".part";
   try {
     write_and_sync(temporary, content);

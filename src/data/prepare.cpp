@@ -143,12 +143,13 @@ std::vector<std::int32_t> read_row(const NpyArray& array, std::int64_t row, bool
 
 /// Adds the documents of one array.
 void add_array(const NpyArray& array, const ArrayImport& options, const std::string& name,
-               tokenizer::DatasetWriter& writer, ArraySummary& summary) {
+               tokenizer::DatasetWriter& writer, Progress& meter, ArraySummary& summary) {
   const auto add = [&](std::span<const std::int32_t> ids) {
     if (ids.empty()) return;
     writer.add_document(ids);
     ++summary.documents;
     summary.tokens += std::ssize(ids);
+    meter.update(static_cast<double>(summary.tokens));
   };
   if (array.shape().size() == 2) {
     for (std::int64_t row = 0; row < array.rows(); ++row) {
@@ -175,8 +176,9 @@ ArraySummary import_arrays(const ArrayImport& options) {
     throw UsageError("the number of ids of the vocabulary is needed: --vocab-size N");
   tokenizer::DatasetWriter writer(dataset_prefix(options.output), options.vocab_size);
   ArraySummary summary;
+  Progress meter("writing", "token", /*total=*/0, options.progress);
   for (const std::filesystem::path& input : options.inputs)
-    add_array(NpyArray::map(input), options, input.string(), writer, summary);
+    add_array(NpyArray::map(input), options, input.string(), writer, meter, summary);
   if (summary.documents == 0)
     throw DataError("'{}': no document to write", options.inputs.front().string());
   writer.finish();
@@ -225,11 +227,12 @@ void for_each_line(const std::vector<std::string>& inputs, Visit&& visit) {
             fmt::format("{}:{}", batch.input, record.line));
 }
 
-std::int64_t count_lines(const std::vector<std::string>& inputs) {
+std::int64_t count_lines(const std::vector<std::string>& inputs, std::FILE* progress) {
   std::int64_t lines = 0;
+  Progress meter("counting", "line", /*total=*/0, progress);
   for_each_line(inputs, [&](std::string_view line, const std::string& place) {
     if (!tokenizer::is_json_object(line)) throw DataError("{}: not a JSON object on a line", place);
-    ++lines;
+    meter.update(static_cast<double>(++lines));
   });
   return lines;
 }
@@ -301,7 +304,7 @@ LineCounts count_split(std::int64_t lines, const std::vector<double>& fractions)
 LineCounts split_lines(const LineSplitOptions& options) {
   check(options);
   const SplitWeights weights = normalize_weights(options.fractions);
-  const std::int64_t lines = count_lines(options.inputs);
+  const std::int64_t lines = count_lines(options.inputs, options.progress);
   const LineCounts counts = count_split(lines, options.fractions);
   for (std::size_t part = 0; part < counts.size(); ++part)
     if (weights[part] > 0 && counts[part] == 0)
@@ -323,11 +326,13 @@ LineCounts split_lines(const LineSplitOptions& options) {
   }
   const std::vector<std::uint8_t> parts = draw_parts(counts, options.seed);
   std::size_t at = 0;
+  Progress meter("dividing", "line", static_cast<double>(lines), options.progress);
   for_each_line(options.inputs, [&](std::string_view line, const std::string& place) {
     if (at == parts.size()) throw DataError("{}: the input grew while it was read", place);
     PartFiles& part = *files[parts[at++]];
     write_line(part.lines, line);
     write_line(part.places, place);
+    meter.update(static_cast<double>(at));
   });
   if (at != parts.size()) throw DataError("the input shrank while it was read");
   for (tokenizer::PartFile* file : unpublished) file->sync();

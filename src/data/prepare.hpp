@@ -35,6 +35,7 @@ struct ArrayImport {
   std::int32_t vocab_size = 0;      ///< every id is below it
   std::optional<std::int32_t> eod;  ///< arrays of one axis: a document ends after it
   std::optional<std::int32_t> pad;  ///< arrays of two axes: rows end before the first of its tail
+  std::FILE* progress = nullptr;    ///< for the progress meter
 };
 
 /// Documents and tokens of an import or export.
@@ -60,6 +61,7 @@ struct LineSplitOptions {
   std::filesystem::path folder;     ///< of the output
   std::vector<double> fractions;    ///< of train, valid and test; divided by their sum
   std::int64_t seed = 1234;         ///< 0 .. 2^32 - 1
+  std::FILE* progress = nullptr;    ///< for the progress meter
 };
 
 /// Lines of train, valid and test.

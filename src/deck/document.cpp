@@ -263,7 +263,7 @@ std::string yaml_problem(const std::string& word, int line, std::string_view tex
        "'*' begins an alias, which has no place in a deck; quote the text"},
       {"anchor not found after &",
        "'&' begins an anchor, which has no place in a deck; quote the text"},
-      {"unknown token", "a text that begins with '%', '@' or '`' needs quotes"}};
+      {"unknown token", "a text that begins with '%', '@', '`', '|' or '>' needs quotes"}};
   for (const auto& [theirs, ours] : kWords)
     if (word == theirs) return ours + space_hint(text);
   return word + space_hint(text);

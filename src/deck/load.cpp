@@ -190,6 +190,18 @@ void Collector::put_section(const std::string& path, const Item& mapping) {
   }
 }
 
+// The first character of a UTF-8 text that is not ASCII, as U+200B; "" where there is none.
+std::string foreign_character(std::string_view text) {
+  const auto begin = std::ranges::find_if(text, [](char c) { return (c & 0x80) != 0; });
+  if (begin == text.end()) return "";
+  const auto lead = static_cast<unsigned char>(*begin);
+  const int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
+  unsigned code = lead & (0x3F >> more);
+  for (int i = 1; i <= more && begin + i < text.end(); ++i)
+    code = code << 6 | (static_cast<unsigned char>(begin[i]) & 0x3F);
+  return fmt::format("U+{:04X}", code);
+}
+
 // How the unknown key `path` may have been meant.
 std::string way_out(const std::string& path) {
   const auto has = [&](std::string_view part) { return path.find(part) != std::string::npos; };
@@ -197,7 +209,18 @@ std::string way_out(const std::string& path) {
   if (has("\uff1a")) return " — write the ASCII colon ':' and a space";
   if (has("\u00a0")) return " — it has a no-break space; indent with spaces";
   if (has("=")) return " — in a deck it is KEY: VALUE, inside the key's section";
+  if (path.ends_with(' ')) return " — take away the blank after it";
+  if (const std::string character = foreign_character(path); !character.empty())
+    return fmt::format(" — it has the character {}; keys are ASCII", character);
   return suggestion(path);
+}
+
+// What to write for the section `path` where a value stands.
+std::string section_form(const std::string& path, const Item& item) {
+  const auto names = children(path);
+  const bool has_value = std::ranges::find(names, "value") != names.end();
+  if (!has_value || item.kind != Item::Kind::scalar) return "";
+  return fmt::format("; write {{value: {}}}", printable(item.text));
 }
 
 void Collector::put(const std::string& path, const Item& item, const Place& place) {
@@ -215,8 +238,9 @@ void Collector::put(const std::string& path, const Item& item, const Place& plac
     sections_.try_emplace(path, place);
   } else {
     const auto names = children(path);
-    problems_.add(place, fmt::format("'{}' is a section with the keys {}; found {}", path,
-                                     fmt::join(names, ", "), found(item)));
+    problems_.add(place,
+                  fmt::format("'{}' is a section with the keys {}; found {}{}", path,
+                              fmt::join(names, ", "), found(item), section_form(path, item)));
   }
 }
 
@@ -245,6 +269,17 @@ std::string not_built(const Key& key, const std::string& value) {
                      reason, alternatives(quoted));
 }
 
+// "; leave the key out for none" where the value seems to mean that.
+std::string way_to_unset(const Key& key, const std::string& text) {
+  const bool unset = !key.required && key.fallback.empty() && !key.derive &&
+                     (key.fallback_words.empty() || !key.rules.word.empty());
+  const auto means_none = [&](const char* word) { return text == word; };
+  constexpr const char* kWords[] = {"0", "-1", "none", "None", "never", "no", "off", "false"};
+  if (!unset || std::ranges::none_of(kWords, means_none)) return "";
+  if (key.rules.word.empty()) return key.rules.units.empty() ? "" : "; leave the key out for none";
+  return fmt::format("; the key's default is '{}'", key.rules.word);
+}
+
 // Reads one setting into the deck. Returns what is wrong with it, if anything.
 std::optional<std::string> apply(const Setting& setting, Unit bare, Deck& deck) {
   const Key& key = *setting.key;
@@ -254,7 +289,7 @@ std::optional<std::string> apply(const Setting& setting, Unit bare, Deck& deck) 
   try {
     key.read(deck, setting.item, rules);
   } catch (const BadValue& error) {
-    return bad_value(key, setting.item, error.what());
+    return bad_value(key, setting.item, error.what() + way_to_unset(key, setting.item.text));
   }
   const std::string value = key.write(deck);
   const bool is_built =

@@ -59,8 +59,8 @@ double read_real(const Item& item);
 /// A text that is not empty. Throws BadValue.
 std::string read_text(const Item& item);
 
-/// A Length whose unit is one of `rules.units`: `2000 iterations`, `10k`, `90min`, `1:30:00`, `5%`.
-/// Throws BadValue.
+/// A Length whose unit is one of `rules.units`: `2000 iterations`, `10k`, `90min`, `1:30:00`,
+/// `1h30m`, `2 days`, `5%`. Throws BadValue.
 Length read_length(const Item& item, const Rules& rules);
 
 /// The time that a program's `option` gives, in seconds: as in the deck (`90min`, `1.5 hours`,

@@ -2,6 +2,7 @@
 #include "report/goodput.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -52,7 +53,9 @@ class WordPieceTrainer {
   /// their number; `alphabet` is the maximum number of distinct characters, the most frequent
   /// first: words with other characters are not learnt. Throws UsageError for a size or alphabet
   /// below 1, DataError when `size` does not hold the characters or the corpus has fewer pieces.
-  std::vector<std::string> train(std::int32_t size, std::int32_t alphabet) const;
+  /// `progress` gets a progress meter, null nothing.
+  std::vector<std::string> train(std::int32_t size, std::int32_t alphabet,
+                                 std::FILE* progress = nullptr) const;
 
  private:
   bool lowercase_;
@@ -116,8 +119,8 @@ class BpeTrainer {
   /// A tokenizer.json with `size` ids: <|endoftext|>, the 256 bytes, then the results of merges,
   /// the most frequent pair first; of equally frequent ones that of the lower ids (as
   /// BpeTrainer of the tokenizers library). Throws UsageError for a size below 257; DataError for
-  /// texts that have fewer pairs that occur twice.
-  std::string train(std::int32_t size) const;
+  /// texts that have fewer pairs that occur twice. `progress` gets a progress meter, null nothing.
+  std::string train(std::int32_t size, std::FILE* progress = nullptr) const;
 
  private:
   std::string_view pattern_;

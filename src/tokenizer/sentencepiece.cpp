@@ -93,7 +93,10 @@ class SentencePieceTokenizer : public Tokenizer {
       throw DataError(
           "{}: not a SentencePiece model: {}; give the .model file that trireme-tokenizer train or "
           "spm_train wrote (a vocab.json belongs to the gpt2 tokenizer)",
-          model.string(), parsed ? reason_of(message) : "it is not a protocol buffer of one");
+          model.string(),
+          content.empty() ? "it is empty"
+          : parsed        ? reason_of(message)
+                          : "it is not a protocol buffer of one");
     }
     hash_.add(content);
     const std::string_view version = TRIREME_SENTENCEPIECE_VERSION;

@@ -107,7 +107,7 @@ class WhitespaceTokenizer : public Tokenizer {
 void check_file(const TokenizerSpec& spec, const char* option, const std::filesystem::path& path,
                 bool needed) {
   if (needed && path.empty())
-    throw UsageError("the {} tokenizer needs a '{}' file{}", spec.type, option,
+    throw UsageError("the {} tokenizer needs --{} FILE{}", spec.type, option,
                      spec.type == "gpt2" && !spec.vocab.empty()
                          ? "; a vocabulary of whole words, without merges, belongs to the "
                            "whitespace tokenizer"
@@ -115,8 +115,7 @@ void check_file(const TokenizerSpec& spec, const char* option, const std::filesy
                          ? ": the folder of the Python package jieba (Debian: python3-jieba)"
                          : "");
   if (!needed && !path.empty())
-    throw UsageError("the {} tokenizer has no use for a '{}' file ('{}')", spec.type, option,
-                     path.string());
+    throw UsageError("the {} tokenizer has no use for --{} {}", spec.type, option, path.string());
 }
 
 void check_files(const TokenizerSpec& spec, bool vocab, bool merges, bool model) {
@@ -126,10 +125,10 @@ void check_files(const TokenizerSpec& spec, bool vocab, bool merges, bool model)
   const bool wordpiece = spec.type == "wordpiece";
   if (wordpiece && !spec.lowercase)
     throw UsageError(
-        "the wordpiece tokenizer needs 'lowercase': true for a vocabulary without capitals "
+        "the wordpiece tokenizer needs --lowercase: true for a vocabulary without capitals "
         "(uncased), else false");
   if (!wordpiece && spec.lowercase)
-    throw UsageError("the {} tokenizer has no use for 'lowercase'", spec.type);
+    throw UsageError("the {} tokenizer has no use for --lowercase", spec.type);
 }
 
 }  // namespace

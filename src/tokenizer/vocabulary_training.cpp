@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -66,9 +67,12 @@ class Merger {
   }
 
   /// Merges until there are `size` pieces, or no pair occurs twice; appends the merged pairs to
-  /// `merges` unless it is null.
-  std::vector<std::string> run(std::size_t size, std::vector<Pair>* merges = nullptr) {
+  /// `merges` unless it is null. `progress` gets a progress meter unless it is null.
+  std::vector<std::string> run(std::size_t size, std::FILE* progress,
+                               std::vector<Pair>* merges = nullptr) {
+    Progress meter("merging", "piece", static_cast<double>(size), progress);
     while (pieces_.size() < size && !queue_.empty()) {
+      meter.update(static_cast<double>(pieces_.size()));
       const Candidate best = queue_.top();
       queue_.pop();
       // Each change of a count queues the pair again: entries with an older count are stale.
@@ -160,7 +164,8 @@ void WordPieceTrainer::add(std::string_view text) {
   });
 }
 
-std::vector<std::string> WordPieceTrainer::train(std::int32_t size, std::int32_t alphabet) const {
+std::vector<std::string> WordPieceTrainer::train(std::int32_t size, std::int32_t alphabet,
+                                                 std::FILE* progress) const {
   if (size < 1) throw UsageError("--size {}: a vocabulary needs at least one piece", size);
   if (alphabet < 1) throw UsageError("--alphabet {}: at least one character is needed", alphabet);
   if (counts_.empty()) throw DataError("there is no text to train on");
@@ -195,8 +200,8 @@ std::vector<std::string> WordPieceTrainer::train(std::int32_t size, std::int32_t
     ids.emplace(pieces[id], static_cast<std::int32_t>(id));
   for (std::size_t index = 0; index < words.size(); ++index)
     for (const std::string& piece : spelled[index]) words[index].pieces.push_back(ids.at(piece));
-  const std::vector<std::string> learnt =
-      Merger(pieces, std::move(words), kContinues.size()).run(static_cast<std::size_t>(size));
+  const std::vector<std::string> learnt = Merger(pieces, std::move(words), kContinues.size())
+                                              .run(static_cast<std::size_t>(size), progress);
   if (learnt.size() < static_cast<std::size_t>(size))
     throw DataError(
         "this corpus has {} pieces that occur twice or more, fewer than {}; give --size {} or "
@@ -278,7 +283,7 @@ void BpeTrainer::add(std::string_view text) {
   }
 }
 
-std::string BpeTrainer::train(std::int32_t size) const {
+std::string BpeTrainer::train(std::int32_t size, std::FILE* progress) const {
   constexpr std::int32_t kSmallest = 257;
   if (size < kSmallest)
     throw UsageError("--size {}: {} and the 256 bytes alone are {} ids", size, kEndOfText,
@@ -304,8 +309,8 @@ std::string BpeTrainer::train(std::int32_t size) const {
     for (const char c : word) spelled.pieces.push_back(ids[static_cast<std::uint8_t>(c)]);
   }
   std::vector<Pair> merges;
-  tokens =
-      Merger(std::move(tokens), std::move(words), 0).run(static_cast<std::size_t>(size), &merges);
+  tokens = Merger(std::move(tokens), std::move(words), 0)
+               .run(static_cast<std::size_t>(size), progress, &merges);
   if (tokens.size() < static_cast<std::size_t>(size))
     throw DataError(
         "this corpus has {} tokens that occur twice or more, fewer than {}; give --size {} or "

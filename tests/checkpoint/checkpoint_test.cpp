@@ -252,7 +252,7 @@ TEST_F(CheckpointTest, TruncatedFilesAreFound) {
   shorten(1);
   expect_load_failure({path_.string(), "not a readable checkpoint", "has lost its end"});
   shorten(1000);
-  expect_load_failure({path_.string(), "not a readable checkpoint", "truncated file"});
+  expect_load_failure({path_.string(), "not a readable checkpoint", "it has lost its end"});
   on_first_rank([&] { std::filesystem::resize_file(path_, 0); });
   expect_load_failure({path_.string(), "not a readable checkpoint"});
 }

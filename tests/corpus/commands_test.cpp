@@ -284,7 +284,7 @@ TEST_F(CorpusTest, BadInputGivesOneMessageWithItsLine) {
       {"clean --input literal.txt --output o --language any", 65, "literal.txt:1: the text is"},
       {"dedup --input absent --output o", 74, "cannot open 'absent': No such file or directory"},
       {"dedup --input ok.jsonl --output no.jsonl/x", 74,
-       "cannot create 'no.jsonl/x.part': Not a directory"},
+       "cannot create folder 'no.jsonl': Not a directory"},
       {"clean --input ok.jsonl --output o --block-domains words.txt", 65,
        "words.txt:2: expected one word a line, not 'two words'"},
       {"clean --input ok.jsonl --output o --workers 0", 2, "--workers 0: must be at least 1"},

@@ -174,7 +174,8 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "bad.yaml:6:53: precision.loss_scale.minimum = 8 is above precision.loss_scale.initial = 4 "
        "(try 1)"},
       {"batch:", "precision: {compute: fp16, loss_scale: {value: 0}}\nbatch:",
-       "bad.yaml:6:41: precision.loss_scale.value = 0: must be above 0"},
+       "bad.yaml:6:41: precision.loss_scale.value = 0: must be above 0; the key's default is "
+       "'dynamic'"},
       {"batch:", "precision: {fp8: {backward: e4m3}}\nbatch:",
        "bad.yaml:6:19: 'precision.fp8.backward' needs precision.gemm = fp8, but it is same; leave "
        "it out"},
@@ -299,7 +300,7 @@ TEST(DeckChecks, SkippedDataIsThatOfTheRun) {
       {"iterations: 100", "iterations: 100\n  skip: 0-5",
        "bad.yaml:14:3: train.skip = 0-5: must be from 1 to 1000000000000"},
       {"iterations: 100", "iterations: 100\n  skip: 5-x",
-       "bad.yaml:14:3: train.skip = 5-x: expected a whole number"},
+       "bad.yaml:14:3: train.skip = 5-x: '5-x' is no range of iterations, such as 101-200"},
       {"iterations: 100", "iterations: 100\n  skip: [5-6, 101-110]",
        "bad.yaml:14:3: train.skip = 101-110 begins after the last iteration, 100; leave it out"},
   });

@@ -1,6 +1,7 @@
 // The errors of keys and of documents, by their text.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ TEST(DeckErrors, KeysThatDoNotExist) {
        "'model:'"},
       {"batch:", "[a]: 0\nbatch:", "bad.yaml:6:1: a key must be a word, found a list"},
       {"batch:", "'': {run: {seed: 1}}\nbatch:", "bad.yaml:6:1: a key must be a word, found \"\""},
+      {"batch:", "\u200blog: {every: 2}\nbatch:",
+       "bad.yaml:6:1: unknown key '\u200blog' — it has the character U+200B; keys are ASCII"},
       {"batch:", "run: {seed:1}\nbatch:",
        "bad.yaml:6:7: unknown key 'run.seed:1' — write a space after the colon"},
   });
@@ -71,6 +74,7 @@ TEST(DeckErrors, RepeatedKeys) {
 }
 
 TEST(DeckErrors, Types) {
+  ::setenv("HOME", "/home/me", /*overwrite=*/1);
   const std::string kNoDatasets =
       "bad.yaml:10:3: data.train: expected datasets, [a, b, ...], or each with its weight, [0.3, "
       "a, 0.7, b, ...] (quote the name of a dataset that is a number)";
@@ -112,7 +116,26 @@ TEST(DeckErrors, Types) {
       {"corpus_text_document", "[0.3, a, 0, b]",
        "bad.yaml:10:3: data.train: the weight 0 of 'b' must be above 0"},
       {"corpus_text_document", "{a: b}",
-       "bad.yaml:10:3: data.train: expected text, found a section"},
+       "bad.yaml:10:3: data.train: expected a dataset, or datasets with their weights, [0.3, a, "
+       "0.7, b], found a section"},
+      {"corpus_text_document", "0.3 a 0.7 b",
+       "bad.yaml:10:3: data.train = 0.3 a 0.7 b: a blend is a list: [0.3, a, 0.7, b]"},
+      {"corpus_text_document", "~/a",
+       "bad.yaml:10:3: data.train = ~/a: shells alone know '~': write /home/me/a"},
+      {"iterations: 100", "iterations: 5 epochs",
+       "bad.yaml:13:3: train.iterations = 5 epochs: expected a whole number alone, without "
+       "'epochs'"},
+      {"iterations: 100", "iterations: 100\n  skip: [a-b]",
+       "bad.yaml:14:3: train.skip: 'a-b' is no range of iterations, such as 101-200"},
+      {"batch:", "checkpoint: {every: 0}\nbatch:",
+       "bad.yaml:6:14: checkpoint.every = 0: must be from 1 to 1000000000000; leave the key out "
+       "for "
+       "none"},
+      {"batch:", "checkpoint: {keep: 0}\nbatch:",
+       "bad.yaml:6:14: checkpoint.keep = 0: must be at least 1; the key's default is 'all'"},
+      {"batch:", "precision: {loss_scale: dynamic}\nbatch:",
+       "bad.yaml:6:13: 'precision.loss_scale' is a section with the keys value, dialect, initial, "
+       "window, hysteresis, minimum; found dynamic; write {value: dynamic}"},
       {"corpus_text_document", "[a, b]\n  index_files: x_train_indexmap_1ns",
        "bad.yaml:11:3: data.index_files gives the indices of one dataset, but data.train mixes 2; "
        "leave data.index_files out"},

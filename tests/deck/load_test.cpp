@@ -186,10 +186,11 @@ TEST(Load, TextInAnOverrideIsQuotedWhereYamlReadsSomethingElse) {
   for (const char* plain : {"runs/a=1,b=2", "runs/a b", "/tmp/it's", "runs/exp#3", "12"})
     EXPECT_EQ(text_override("run.output", plain), std::string("run.output=") + plain);
   EXPECT_EQ(text_override("run.output", "runs/exp #3"), "run.output=\"runs/exp #3\"");
-  for (const char* text : {"runs/exp #3", "a: b", "- a",   "[a, b]",  "{a}",  "\"a\" b", "'a'",
-                           "null",        "~",    " a",    "a ",      "a\\b", "*a",      "&a",
-                           "!a",          "# a",  "--- a", "\"a\\\"", "@a",   "|",       "?"})
+  for (const char* text :
+       {"runs/exp #3", "a: b", "- a", "[a, b]", "{a}", "\"a\" b", "'a'",     "null", " a", "a ",
+        "a\\b",        "*a",   "&a",  "!a",     "# a", "--- a",   "\"a\\\"", "@a",   "|",  "?"})
     EXPECT_EQ(small_deck({text_override("run.output", text)}).run.output, text) << text;
+  EXPECT_EQ(small_deck({text_override("run.name", "~")}).run.name, "~");
   // What YAML would read as a space stays what it is, and is refused.
   EXPECT_EQ(text_override("run.output", "a\n\nb"), "run.output=\"a\\x0a\\x0ab\"");
   EXPECT_THROW(small_deck({text_override("run.output", "a\nb")}), DeckError);

@@ -183,21 +183,18 @@ TEST(SweepErrors, Values) {
       "expected a list [a, b, ...], a range such as 1..8, or {from: A, to: B, step: C}; what all "
       "runs share belongs in its own section";
   expect_error("lr.yaml:14:9: sweep.run.seed = 4: " + expected, "sweep: {run.seed: 4}\n");
-  expect_error("lr.yaml:14:9: sweep.run.seed = a list: the list is empty",
-               "sweep: {run.seed: []}\n");
-  expect_error("lr.yaml:14:9: sweep.run.seed = a list: 4 is there twice",
-               "sweep: {run.seed: [4, 4]}\n");
+  expect_error("lr.yaml:14:9: sweep.run.seed: the list is empty", "sweep: {run.seed: []}\n");
+  expect_error("lr.yaml:14:9: sweep.run.seed: 4 is there twice", "sweep: {run.seed: [4, 4]}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed = 5..1: steps of 1 never lead from 5 to 1",
                "sweep: {run.seed: 5..1}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed = 1..x: expected a whole number",
                "sweep: {run.seed: 1..x}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed = 1..1000000: more than 10000 values",
                "sweep: {run.seed: 1..1000000}\n");
+  expect_error("lr.yaml:14:9: sweep.run.seed: multiplying by -2 never leads from 1 to 8",
+               "sweep: {run.seed: {from: 1, to: 8, factor: -2}}\n");
   expect_error(
-      "lr.yaml:14:9: sweep.run.seed = a section: multiplying by -2 never leads from 1 to 8",
-      "sweep: {run.seed: {from: 1, to: 8, factor: -2}}\n");
-  expect_error(
-      "lr.yaml:14:9: sweep.run.seed = a section: a range needs 'from', 'to' and one of 'step' and "
+      "lr.yaml:14:9: sweep.run.seed: a range needs 'from', 'to' and one of 'step' and "
       "'factor'",
       "sweep: {run.seed: {from: 1, to: 8}}\n");
   expect_error("lr.yaml:14:25: sweep.jobs = 0: must be from 1 to 10000",
@@ -208,7 +205,7 @@ TEST(SweepErrors, Values) {
 
 TEST(SweepErrors, ZipsCasesAndFiles) {
   expect_error(
-      "lr.yaml:14:38: sweep.zip.model.heads = a list: there are 1 values, but 2 of model.hidden; "
+      "lr.yaml:14:38: sweep.zip.model.heads: there are 1 values, but 2 of model.hidden; "
       "zipped keys have as many",
       "sweep: {zip: {model.hidden: [8, 16], model.heads: [2]}}\n");
   expect_error(

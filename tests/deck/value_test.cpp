@@ -88,6 +88,10 @@ TEST(TimeOption, IsWrittenAsInADeckOrInSlurm) {
   EXPECT_EQ(read_time_option("--time", "20s"), 20);
   EXPECT_EQ(read_time_option("--time", "1.5 hours"), 5400);
   EXPECT_EQ(read_time_option("--time", "1:30:00"), 5400);
+  EXPECT_EQ(read_time_option("--time", "1h30m"), 5400);
+  EXPECT_EQ(read_time_option("--time", "1h 30 min"), 5400);
+  EXPECT_EQ(read_time_option("--time", "1d2h"), 93600);
+  EXPECT_EQ(read_time_option("--time", "2 days"), 172800);
   EXPECT_EQ(read_time_option("--time", "90:00"), 5400);
   EXPECT_EQ(read_time_option("--time", "1-00:00:10"), 86410);
   for (const char* text : {"", "90", "10k", "5%", "90 iterations", "-1 s", "soon"}) {

@@ -51,7 +51,7 @@ TEST_F(EncDecTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(message_of<DataError>([&] { make(vocab); }),
             vocab + ": an encdec vocabulary needs the token '<unk>'");
   EXPECT_EQ(message_of<UsageError>([&] { make_tokenizer({.type = "encdec", .vocab = vocab}); }),
-            "the encdec tokenizer needs a 'model' file: the folder of the Python package jieba "
+            "the encdec tokenizer needs --model FILE: the folder of the Python package jieba "
             "(Debian: python3-jieba)");
   std::filesystem::create_directories(folder_ / "jieba/finalseg");
   for (const char* name : {"start", "trans", "emit"})

@@ -70,7 +70,7 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
       {"a.txt --format csv", "--format csv: expected jsonl or text"},
       {"a.txt --format jsonl --document file",
        "--document file is for plain text, not for --format jsonl"},
-      {"a.txt --model m", "the bytes tokenizer has no use for a 'model' file ('m')"}};
+      {"a.txt --model m", "the bytes tokenizer has no use for --model m"}};
   for (const auto& [options, message] : usage) {
     EXPECT_EQ(run(good + options), 2) << options;
     EXPECT_EQ(err_, fmt::format(
@@ -78,7 +78,7 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
                         message));
   }
   EXPECT_EQ(run("trireme-preprocess --input a.txt --output y --tokenizer wordpiece --vocab v"), 2);
-  EXPECT_NE(err_.find("the wordpiece tokenizer needs 'lowercase': true for"), std::string::npos)
+  EXPECT_NE(err_.find("the wordpiece tokenizer needs --lowercase: true for"), std::string::npos)
       << err_;
 }
 
@@ -186,8 +186,8 @@ TEST_F(ProgramsTest, TokenizerTrainsWordPiece) {
       run("trireme-tokenizer decode --tokenizer wordpiece --vocab v.txt --lowercase true <ids"), 0);
   EXPECT_EQ(out_, "the number\n");
   const std::pair<const char*, const char*> usage[] = {
-      {"--type wordpiece --size 150", "the wordpiece tokenizer needs 'lowercase'"},
-      {"--size 300 --lowercase true", "the sentencepiece tokenizer has no use for 'lowercase'"},
+      {"--type wordpiece --size 150", "the wordpiece tokenizer needs --lowercase"},
+      {"--size 300 --lowercase true", "the sentencepiece tokenizer has no use for --lowercase"},
       {"--size 300 --alphabet 9", "--alphabet is for wordpiece, not for sentencepiece"},
       {"--type wordpiece --lowercase true --size 150 --bert-tokens",
        "--model-type and --bert-tokens are for sentencepiece, not for wordpiece"},

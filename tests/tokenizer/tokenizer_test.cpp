@@ -18,27 +18,24 @@ std::string usage_error(const TokenizerSpec& spec) {
 
 TEST(MakeTokenizer, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(usage_error({"wordpiece", "v", "", ""}),
-            "the wordpiece tokenizer needs 'lowercase': true for a vocabulary without capitals "
+            "the wordpiece tokenizer needs --lowercase: true for a vocabulary without capitals "
             "(uncased), else false");
   EXPECT_EQ(usage_error({"wordpiece", "", "", "", true}),
-            "the wordpiece tokenizer needs a 'vocab' file");
+            "the wordpiece tokenizer needs --vocab FILE");
   EXPECT_EQ(usage_error({"bytes", "", "", "", false}),
-            "the bytes tokenizer has no use for 'lowercase'");
+            "the bytes tokenizer has no use for --lowercase");
   EXPECT_EQ(
       usage_error({"gpt3", "", "", ""}),
       "unknown tokenizer 'gpt3': expected gpt2, bpe (tokenizer.json), sentencepiece, wordpiece, "
       "encdec, whitespace or bytes; did you mean 'gpt2'?");
-  EXPECT_EQ(
-      usage_error({"gpt2", "v", "", ""}),
-      "the gpt2 tokenizer needs a 'merges' file; a vocabulary of whole words, without merges, "
-      "belongs to the whitespace tokenizer");
-  EXPECT_EQ(usage_error({"gpt2", "", "m", ""}), "the gpt2 tokenizer needs a 'vocab' file");
+  EXPECT_EQ(usage_error({"gpt2", "v", "", ""}),
+            "the gpt2 tokenizer needs --merges FILE; a vocabulary of whole words, without merges, "
+            "belongs to the whitespace tokenizer");
+  EXPECT_EQ(usage_error({"gpt2", "", "m", ""}), "the gpt2 tokenizer needs --vocab FILE");
   EXPECT_EQ(usage_error({"sentencepiece", "", "", ""}),
-            "the sentencepiece tokenizer needs a 'model' file");
-  EXPECT_EQ(usage_error({"whitespace", "", "", ""}),
-            "the whitespace tokenizer needs a 'vocab' file");
-  EXPECT_EQ(usage_error({"bytes", "", "", "m"}),
-            "the bytes tokenizer has no use for a 'model' file ('m')");
+            "the sentencepiece tokenizer needs --model FILE");
+  EXPECT_EQ(usage_error({"whitespace", "", "", ""}), "the whitespace tokenizer needs --vocab FILE");
+  EXPECT_EQ(usage_error({"bytes", "", "", "m"}), "the bytes tokenizer has no use for --model m");
 }
 
 TEST(MakeTokenizer, FilesAreRegular) {

@@ -41,7 +41,11 @@ decltype(auto) naming(const std::filesystem::path& path, Function&& function) {
   try {
     return function();
   } catch (const hdf5::Failure& failure) {
-    throw DataError("'{}' is not a readable checkpoint: {}", path.string(), failure.what());
+    const std::string_view reason = failure.what();
+    if (reason.find("truncated file") != std::string_view::npos)
+      throw DataError("'{}' is not a readable checkpoint: it has lost its end; use another one",
+                      path.string());
+    throw DataError("'{}' is not a readable checkpoint: {}", path.string(), reason);
   }
 }
 

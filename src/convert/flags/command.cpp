@@ -200,9 +200,10 @@ TrainingCommand find_training_command(const shell::Run& run, const std::string& 
   if (found.size() == 1) return found[0];
   if (found.empty())
     throw DataError(
-        "'{}' has no training command{}: expected a program such as pretrain_gpt.py with "
+        "{} has no training command{}: expected a program such as pretrain_gpt.py with "
         "--num-layers{}",
-        file, line ? fmt::format(" in line {}", *line) : "", others);
+        file == "command line" ? "the command line" : "'" + file + "'",
+        line ? fmt::format(" in line {}", *line) : "", others);
   throw DataError("'{}' has {} training commands, in lines {}: choose one with --line", file,
                   found.size(), fmt::join(places, ", "));
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -63,6 +64,7 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.bert();
   checker.llama();
   checker.checkpoints();
+  checker.paths();
   checker.device();
   checker.optimizer();
   checker.fp8();
@@ -196,6 +198,38 @@ void Checker::checkpoints() {
     return "checkpoint.local.partner = true has no effect without checkpoint.local.path; leave "
            "it out";
   });
+}
+
+void Checker::paths() {
+  constexpr std::size_t kMaxPath = 4096;  // PATH_MAX of Linux
+  const auto check = [&](std::string_view key, const std::string& path) {
+    require(path != "~" && !path.starts_with("~/"), {key}, [&] {
+      const char* home = std::getenv("HOME");
+      return fmt::format("{} = {}: shells alone know '~': write {}{}", key, printable(path),
+                         home ? home : "/home/NAME", printable(path.substr(1)));
+    });
+    require(path.size() < kMaxPath, {key}, [&] {
+      return fmt::format("{} = {}: a path has at most {} bytes, not {}", key, printable(path),
+                         kMaxPath - 1, path.size());
+    });
+  };
+  const auto check_optional = [&](std::string_view key, const auto& path) {
+    if (path) check(key, *path);
+  };
+  check("run.output", deck_.run.output);
+  check_optional("data.tokenizer.vocab", deck_.data.tokenizer.vocab);
+  check_optional("data.tokenizer.merges", deck_.data.tokenizer.merges);
+  check_optional("data.tokenizer.model", deck_.data.tokenizer.model);
+  check_optional("checkpoint.load", deck_.checkpoint.load);
+  check_optional("checkpoint.local.path", deck_.checkpoint.local.path);
+  for (const auto& [key, datasets] :
+       {std::pair<std::string_view, const std::optional<Datasets>&>("data.train", deck_.data.train),
+        {"data.valid", deck_.data.valid},
+        {"data.test", deck_.data.test}})
+    if (datasets)
+      for (const std::string& name : datasets->names) check(key, name);
+  if (deck_.data.corpora)
+    for (const auto& each : deck_.data.corpora->prefixes) check("data.corpora", each.second);
 }
 
 void Checker::device() {

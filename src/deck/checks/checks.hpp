@@ -53,6 +53,8 @@ class Checker {
   /// What Llama needs, and what it has no use for.
   void llama();
   void checkpoints();
+  /// Names of files and folders, in which '~' stands for no home.
+  void paths();
   void device();
   void optimizer();
   void fp8();

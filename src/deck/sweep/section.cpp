@@ -138,6 +138,12 @@ std::vector<Axis> SectionReader::read(Sweep& sweep) {
   return std::move(axes_);
 }
 
+/// "sweep.run.seed = 5..1: steps of 1 never lead from 5 to 1"; lists and sections are not repeated.
+std::string bad_entry(const std::string& path, const Item& item, const BadValue& error) {
+  const bool short_value = item.kind == Item::Kind::scalar || item.kind == Item::Kind::null;
+  return fmt::format("sweep.{}{}: {}", path, short_value ? " = " + found(item) : "", error.what());
+}
+
 void SectionReader::read_own_key(const Entry& entry, Sweep& sweep) {
   try {
     if (entry.path == "launcher" || entry.path == "sbatch") {
@@ -149,8 +155,7 @@ void SectionReader::read_own_key(const Entry& entry, Sweep& sweep) {
     require_in({1, is_jobs ? kMaxJobs : kMaxRanksOfRun}, static_cast<double>(value));
     (is_jobs ? sweep.jobs : sweep.ranks) = value;
   } catch (const BadValue& error) {
-    problems_.add(entry.place,
-                  fmt::format("sweep.{} = {}: {}", entry.path, found(entry.item), error.what()));
+    problems_.add(entry.place, bad_entry(entry.path, entry.item, error));
   }
 }
 
@@ -160,8 +165,7 @@ void SectionReader::add_list(const Entry& entry) {
     for (const std::string& value : list_values(entry.item))
       axis.choices.push_back({"", {{entry.path, value, where(entry.place)}}});
   } catch (const BadValue& error) {
-    problems_.add(entry.place,
-                  fmt::format("sweep.{} = {}: {}", entry.path, found(entry.item), error.what()));
+    problems_.add(entry.place, bad_entry(entry.path, entry.item, error));
   }
   add_axis(std::move(axis));
 }
@@ -187,8 +191,7 @@ void SectionReader::add_zip(const Entry& entry, const Item& section) {
       for (std::size_t i = 0; i < values.size(); ++i)
         axis.choices[i].values.push_back({each.path, values[i], where(each.place)});
     } catch (const BadValue& error) {
-      problems_.add(each.place, fmt::format("sweep.zip.{} = {}: {}", each.path, found(each.item),
-                                            error.what()));
+      problems_.add(each.place, bad_entry("zip." + each.path, each.item, error));
       return;
     }
   }

@@ -74,7 +74,20 @@ std::string write_element(const std::string& text) {
 }  // namespace
 
 Datasets Codec<Datasets>::read(const Item& item, const Rules&) {
-  if (item.kind != Item::Kind::list) return {.names = {read_text(item)}};
+  if (item.kind == Item::Kind::mapping)
+    throw BadValue(
+        "expected a dataset, or datasets with their weights, [0.3, a, 0.7, b], found a section");
+  if (item.kind != Item::Kind::list) {
+    const std::string text = read_text(item);
+    if (const std::string_view weight = leading_number(text);
+        !item.quoted && !weight.empty() && text.substr(weight.size()).starts_with(' ')) {
+      std::istringstream words(text);
+      std::vector<std::string> elements;
+      for (std::string word; words >> word;) elements.push_back(word);
+      throw BadValue(fmt::format("a blend is a list: [{}]", fmt::join(elements, ", ")));
+    }
+    return {.names = {text}};
+  }
   const auto numbers = std::count_if(item.items.begin(), item.items.end(), is_number);
   const std::size_t step = numbers > 0 ? 2 : 1;
   const auto bad = [] {

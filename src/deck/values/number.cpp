@@ -134,7 +134,15 @@ std::int64_t parse_whole(std::string_view text, Suffix suffix) {
   const int zeros_of_suffix = text.empty() ? 0 : exponent_of(text.back());
   if (zeros_of_suffix > 0) text.remove_suffix(1);
   std::optional<Decimal> number = read_decimal(text);
-  if (!number) throw bad();
+  if (!number) {
+    const std::string_view head = leading_number(text);
+    const std::string_view word = text.substr(head.size());
+    const std::size_t letter = word.find_first_not_of(' ');
+    if (letter != 0 && letter != std::string_view::npos && read_decimal(head))
+      throw BadValue(fmt::format("expected a whole number alone, without '{}'",
+                                 printable(word.substr(letter))));
+    throw bad();
+  }
   if (zeros_of_suffix > 0 && suffix == Suffix::none)
     throw BadValue("expected a whole number written out: a suffix may mean 1000 or 1024");
   number->exponent += zeros_of_suffix;

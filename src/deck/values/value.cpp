@@ -76,12 +76,44 @@ IterationRange range_of(std::string_view text) {
   const std::size_t dash = text.find('-', 1);
   if (dash == std::string_view::npos)
     throw BadValue("expected a first and a last iteration, such as 101-200");
-  const IterationRange range{parse_whole(trimmed(text.substr(0, dash))),
-                             parse_whole(trimmed(text.substr(dash + 1)))};
+  IterationRange range{};
+  try {
+    range = {parse_whole(trimmed(text.substr(0, dash))),
+             parse_whole(trimmed(text.substr(dash + 1)))};
+  } catch (const BadValue&) {
+    throw BadValue(fmt::format("'{}' is no range of iterations, such as 101-200", printable(text)));
+  }
   if (range.first > range.last)
     throw BadValue(fmt::format("{} ends before it begins (try {}-{})", write_range(range),
                                range.last, range.first));
   return range;
+}
+
+/// Times of several units, or of one that no Length has: `1h30m`, `1d20h`, `2 days`; in seconds.
+std::optional<double> parse_times(std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"d", 86400}, {"day", 86400}, {"days", 86400}, {"m", 60}};
+  double seconds = 0;
+  while (!text.empty()) {
+    const std::string_view digits = leading_number(text);
+    if (!is_decimal(digits)) return std::nullopt;
+    text = trimmed(text.substr(digits.size()));
+    const std::size_t letters =
+        std::ranges::find_if_not(text, [](unsigned char c) { return std::isalpha(c); }) -
+        text.begin();
+    const std::string_view word = text.substr(0, letters);
+    const auto* found =
+        std::ranges::find(kUnits, word, &std::pair<std::string_view, double>::first);
+    const std::optional<Unit> unit = unit_of(word);
+    if (found != std::end(kUnits))
+      seconds += parse_real(digits) * found->second;
+    else if (unit == Unit::seconds || unit == Unit::minutes || unit == Unit::hours)
+      seconds += in_seconds({parse_real(digits), *unit});
+    else
+      return std::nullopt;
+    text = trimmed(text.substr(letters));
+  }
+  return seconds;
 }
 
 bool is_count(Unit unit) { return unit == Unit::iterations || unit == Unit::samples; }
@@ -148,6 +180,11 @@ Length read_length(const Item& item, const Rules& rules) {
     return {static_cast<double>(*seconds), Unit::seconds};
   }
   const auto [digits, word] = split_length(text);
+  if (allows(rules, Unit::seconds) && !word.empty() && !unit_of(word))
+    if (const auto seconds = parse_times(text)) {
+      require_in(rules.range, *seconds);
+      return {*seconds, Unit::seconds};
+    }
   if (!is_decimal(leading_number(digits))) throw BadValue(expected);
   const bool suffixed = !is_decimal(digits);
   const double number = suffixed      ? static_cast<double>(parse_whole(digits, Suffix::allowed))

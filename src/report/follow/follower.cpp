@@ -128,7 +128,7 @@ FollowTarget find_target(const std::string& words) {
     target.folder = words;
   } else if (fs::exists(words, unreadable)) {
     if (fs::path(words).filename() != "metrics.jsonl")
-      throw UsageError("'{}' is no run folder", words);
+      throw UsageError("'{}' is no run folder: name the folder of a run, or a job of Slurm", words);
     target.folder = fs::path(words).has_parent_path() ? fs::path(words).parent_path() : ".";
   } else if (is_job_id(words)) {
     target.job = words;

@@ -79,12 +79,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix) {
-  const std::filesystem::path path = prefix.string() + suffix;
-  std::error_code error;
-  std::filesystem::create_directories(folder_of(path), error);
-  if (error)
-    throw IoError("cannot create folder '{}': {}", folder_of(path).string(), error.message());
-  return path;
+  return prefix.string() + suffix;
 }
 
 /// Whether `path` still names the open file.
@@ -194,9 +189,34 @@ void refuse_foreign_info(const std::filesystem::path& prefix) {
         path.string());
 }
 
+OutputFolder::OutputFolder(const std::filesystem::path& file) {
+  const std::filesystem::path folder = folder_of(file);
+  std::vector<std::filesystem::path> missing;
+  std::error_code error;
+  auto each = std::filesystem::absolute(folder).lexically_normal();
+  for (; each.has_relative_path() && !std::filesystem::exists(each, error);
+       each = each.parent_path())
+    missing.push_back(each);
+  if (std::filesystem::exists(each, error) && !std::filesystem::is_directory(each, error))
+    throw IoError("cannot create folder '{}': Not a directory", folder.string());
+  if (missing.empty()) return;
+  if (missing.back().parent_path() == missing.back().root_path())
+    throw IoError("there is no folder '{}'; make it first, or name another output",
+                  missing.back().string());
+  std::filesystem::create_directories(folder, error);
+  if (error) throw IoError("cannot create folder '{}': {}", folder.string(), error.message());
+  made_ = std::move(missing);
+}
+
+OutputFolder::~OutputFolder() {
+  std::error_code in_use;
+  for (const std::filesystem::path& folder : made_) std::filesystem::remove(folder, in_use);
+}
+
 PartFile::PartFile(std::filesystem::path path)
     : path_(std::move(path)),
       part_(path_.string() + ".part"),
+      folder_(path_),
       file_(::fdopen(open_part(part_), "wb")) {
   if (!file_) throw std::bad_alloc();
   // A killed process may have left data; devices have no length (EINVAL).

@@ -48,11 +48,27 @@ std::optional<DatasetInfo> read_dataset_info(const std::filesystem::path& prefix
 /// Throws UsageError when PREFIX.json is not a dataset's record: writing one would destroy it.
 void refuse_foreign_info(const std::filesystem::path& prefix);
 
+/// The folder of a file that will be written. Where it is missing it is made, with those above it;
+/// folders that were made are removed again if they are empty in the end.
+class OutputFolder {
+ public:
+  /// Makes the folder of `file`. Throws IoError, also where this would be a new folder directly
+  /// below the root of the file system: there a name is mistyped more often than meant.
+  explicit OutputFolder(const std::filesystem::path& file);
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder();
+
+ private:
+  std::vector<std::filesystem::path> made_;  ///< the innermost first
+};
+
 /// A new file under the name `<path>.part`, locked against other processes, until publish() renames
 /// the complete file.
 class PartFile {
  public:
-  /// Creates the part. Throws IoError, also when another process is writing it.
+  /// Creates the part, and its folder where it is missing. Throws IoError, as OutputFolder, and
+  /// when another process is writing the part.
   explicit PartFile(std::filesystem::path path);
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
@@ -74,6 +90,7 @@ class PartFile {
   };
   std::filesystem::path path_;
   std::filesystem::path part_;
+  OutputFolder folder_;
   std::unique_ptr<std::FILE, Close> file_;
 };
 
@@ -87,8 +104,8 @@ struct ElementType {
 /// Neither name is touched before finish(); a writer destroyed without it leaves no trace.
 class DatasetWriter {
  public:
-  /// Ids are stored in 16 bits when vocab_size < 65500 (Megatron's limit), else in 32. Creates the
-  /// folder where it is missing. Throws IoError, and as refuse_foreign_info().
+  /// Ids are stored in 16 bits when vocab_size < 65500 (Megatron's limit), else in 32. Throws as
+  /// PartFile and refuse_foreign_info().
   DatasetWriter(const std::filesystem::path& prefix, std::int32_t vocab_size);
 
   /// Elements are of `type`. Throws the same.

@@ -362,6 +362,12 @@ std::string document_text(const DocumentBatch& batch, const DocumentBatch::Recor
   if (!batch.json) return std::string(bytes);
   // Text in a file that is not called *.txt.
   const bool named = batch.input.ends_with(".json") || batch.input.ends_with(".jsonl");
+  if (record.line == 1 && batch.input.ends_with(".bin"))
+    throw DataError(
+        "{}: not a JSON object; the .bin file of a dataset has token ids, not text: "
+        "trireme-inspect "
+        "lists it, trireme-preprocess merge appends datasets to one",
+        place);
   if (record.line == 1 && !named && !bytes.starts_with('{') && !is_json_object(bytes))
     throw DataError(
         "{}: not a JSON object; if each line is a document of plain text: --format text", place);

@@ -251,8 +251,11 @@ PresplitSummary presplit(const PresplitOptions& options) {
   PresplitSummary summary;
   PartFile output(options.output);
   DocumentReader reader(options.source);
+  Progress meter("splitting", "B", /*total=*/0, options.progress);
+  double bytes = 0;
   DocumentBatch batch;
   while (reader.read(batch)) {
+    meter.update(bytes += static_cast<double>(batch.bytes.size()));
     for (const DocumentBatch::Record& record : batch.records) {
       std::string text = document_text(batch, record, options.source.key);
       if (options.standardize_punctuation) text = standardize_punctuation(text);
@@ -324,10 +327,10 @@ TrainingSummary train_tokenizer(const TrainingOptions& options) {
         options.type);
   if (wordpiece && !options.lowercase)
     throw UsageError(
-        "the wordpiece tokenizer needs 'lowercase': true for a vocabulary without capitals "
+        "the wordpiece tokenizer needs --lowercase: true for a vocabulary without capitals "
         "(uncased), else false");
   if (!wordpiece && options.lowercase)
-    throw UsageError("the {} tokenizer has no use for 'lowercase'", options.type);
+    throw UsageError("the {} tokenizer has no use for --lowercase", options.type);
 
   const Stopwatch clock;
   TrainingSummary summary;
@@ -348,19 +351,20 @@ TrainingSummary train_tokenizer(const TrainingOptions& options) {
     else
       lines.push_back(std::move(line));
   });
-  reading.reset();  // the training itself reports no progress
-  if (options.progress && summary.bytes >= kLongTrainingBytes)
+  reading.reset();
+  // SentencePiece's library reports no progress.
+  if (options.progress && !wordpiece && !bpe && summary.bytes >= kLongTrainingBytes)
     std::fputs(fmt::format("training on {}, {}\n", counted(summary.lines, "line"),
                            counted(summary.bytes, "byte"))
                    .c_str(),
                options.progress);
   if (wordpiece) {
     std::string vocab;
-    for (const std::string& piece : pieces.train(options.size, options.alphabet))
+    for (const std::string& piece : pieces.train(options.size, options.alphabet, options.progress))
       vocab += piece + "\n";
     write_file_atomically(options.output, vocab);
   } else if (bpe) {
-    write_file_atomically(options.output, tokens.train(options.size));
+    write_file_atomically(options.output, tokens.train(options.size, options.progress));
   } else {
     const SentencePieceModel trained =
         train_sentencepiece(lines, {.size = options.size,

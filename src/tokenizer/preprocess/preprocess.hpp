@@ -96,6 +96,7 @@ struct PresplitOptions {
   std::filesystem::path output;  ///< JSON lines
   const SentenceRules* rules = nullptr;
   bool standardize_punctuation = false;  ///< as the function of this name does, before splitting
+  std::FILE* progress = nullptr;         ///< for the progress meter
 };
 
 /// Totals of presplit().
