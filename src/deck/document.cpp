@@ -42,8 +42,8 @@ bool Place::before(const Place& other) const {
 Problems::Problems(std::string filename, std::vector<std::string> overrides)
     : filename_(std::move(filename)), overrides_(std::move(overrides)) {}
 
-void Problems::add(const Place& place, std::string message) {
-  problems_.push_back({place, std::move(message)});
+void Problems::add(const Place& place, std::string message, bool missing) {
+  problems_.push_back({place, std::move(message), missing});
 }
 
 void Problems::raise() const {
@@ -51,12 +51,12 @@ void Problems::raise() const {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Problem& a, const Problem& b) { return a.place.before(b.place); });
   std::vector<InvalidDeck::Line> lines;
-  for (const auto& [place, message] : sorted) {
+  for (const auto& [place, message, missing] : sorted) {
     const std::string where =
         place.source > 0 ? fmt::format("--set {}", overrides_[place.source - 1])
         : place.line > 0 ? fmt::format("{}:{}:{}", filename_, place.line, place.column)
                          : filename_;
-    lines.push_back({fmt::format("{}: {}", where, message), place.source, message});
+    lines.push_back({fmt::format("{}: {}", where, message), place.source, message, missing});
   }
   throw InvalidDeck(std::move(lines));
 }

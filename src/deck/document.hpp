@@ -28,9 +28,10 @@ struct Place {
 class InvalidDeck : public DeckError {
  public:
   struct Line {
-    std::string text;     ///< the whole line, without its end
-    int source = 0;       ///< of its place
-    std::string message;  ///< the line without its place
+    std::string text;      ///< the whole line, without its end
+    int source = 0;        ///< of its place
+    std::string message;   ///< the line without its place
+    bool missing = false;  ///< a key that the deck must have is not there
   };
 
   /// Its text has all lines and a closing one: "3 errors; nothing was started. ...".
@@ -50,7 +51,8 @@ class Problems {
   /// `filename` names source 0, overrides[k - 1] source k.
   Problems(std::string filename, std::vector<std::string> overrides);
 
-  void add(const Place& place, std::string message);
+  /// `missing`: see InvalidDeck::Line.
+  void add(const Place& place, std::string message, bool missing = false);
   bool empty() const { return problems_.empty(); }
 
   /// Throws one InvalidDeck with a line for each error, sorted by place.
@@ -61,6 +63,7 @@ class Problems {
   struct Problem {
     Place place;
     std::string message;
+    bool missing;
   };
 
   std::string filename_;

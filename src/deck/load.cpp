@@ -325,12 +325,13 @@ Deck fill(const Collector& collector, const std::string& filename, const LoadOpt
     if (key.derive) key.derive(deck);
     if (!key.required) continue;
     problems.add(collector.place_of_section(key.path),
-                 fmt::format("missing key '{}': {}", key.path, key.help));
+                 fmt::format("missing key '{}': {}", key.path, key.help), /*missing=*/true);
     given.bad.insert(key.path);
   }
   if (!settings.contains("train.iterations") && !settings.contains("train.samples")) {
     problems.add(collector.place_of_section("train.iterations"),
-                 "missing key 'train.iterations' or 'train.samples': how long to train");
+                 "missing key 'train.iterations' or 'train.samples': how long to train",
+                 /*missing=*/true);
     given.bad.insert("train.iterations");
   }
   return deck;

@@ -33,12 +33,6 @@ bool is_built(const deck::Key& key, const deck::Item& item) {
          std::find(key.built.begin(), key.built.end(), item.text) != key.built.end();
 }
 
-/// The message of one line "file:line:column: message" of a deck's errors.
-std::string without_place(const std::string& line) {
-  const std::size_t colon = line.find(": ");
-  return line.starts_with(':') && colon != std::string::npos ? line.substr(colon + 2) : line;
-}
-
 /// The indented last name of `path`, after the headings of sections that `before` is not in.
 std::string heading(std::string_view path, std::string_view before) {
   std::string text;
@@ -118,19 +112,11 @@ void Draft::check_deck(const std::string& place, std::int64_t ranks) {
     deck::Deck deck = deck::parse(body(/*with_unbuilt=*/false), "", overrides,
                                   {.need_data = false, .automatic = deck::Device::cuda});
     if (ranks > 0) deck::resolve_world_size(deck, ranks);
-  } catch (const DeckError& problem) {
+  } catch (const deck::InvalidDeck& invalid) {
     // A key may be missing because its flag is already reported.
     const bool may_miss = !errors_.empty();
-    const auto is_missing = [](const std::string& message) {
-      return message.starts_with("missing key") || message.find(" needs ") != std::string::npos;
-    };
-    std::string_view text = problem.what();
-    // The last line is the number of errors.
-    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
-         text.remove_prefix(end + 1)) {
-      std::string message = without_place(std::string(text.substr(0, end)));
-      if (!may_miss || !is_missing(message)) error(place, std::move(message));
-    }
+    for (const deck::InvalidDeck::Line& line : invalid.lines())
+      if (!may_miss || !line.missing) error(place, line.message);
   }
 }
 

@@ -33,11 +33,14 @@ void Checker::require(bool holds, Paths paths, const std::function<std::string()
                       Suggestion suggestion) {
   const auto is_bad = [&](std::string_view path) { return given_.bad.contains(path); };
   if (holds || std::any_of(paths.begin(), paths.end(), is_bad)) return;
-  problems_.add(place_of(paths), message() + override_that_leaves_out(paths, suggestion));
+  problems_.add(place_of(paths), message() + override_that_leaves_out(paths, suggestion),
+                suggestion == Suggestion::give_key);
 }
 
 std::string Checker::override_that_leaves_out(Paths paths, Suggestion suggestion) const {
-  if (suggestion == Suggestion::another_value || place_of(paths).source == 0) return "";
+  const bool leaves_out =
+      suggestion == Suggestion::leave_out_first || suggestion == Suggestion::leave_out_one;
+  if (!leaves_out || place_of(paths).source == 0) return "";
   const auto in_deck = [&](std::string_view path) {
     const auto given = given_.places.find(path);
     return given != given_.places.end() && given->second.source == 0 && find_key(path) != nullptr;
@@ -92,29 +95,41 @@ void Checker::tokenizer() {
       {"data.tokenizer.lowercase", tokenizer.lowercase.has_value(), wordpiece},
   };
   for (const auto& [path, given, used] : requirements) {
-    require(given || !used, {"data.tokenizer.type", path}, [&, path = path] {
-      // A vocabulary alone is mostly one of whole words.
-      return fmt::format("data.tokenizer.type = {} needs '{}'{}", name_of(*tokenizer.type), path,
-                         gpt2 && tokenizer.vocab ? "; a vocabulary of whole words, without merges, "
-                                                   "belongs to type 'whitespace'"
-                                                 : "");
-    });
-    require(!given || used, {path, "data.tokenizer.type"}, [&, path = path] {
-      return tokenizer.type ? fmt::format("data.tokenizer.type = {} has no use for '{}'",
-                                          name_of(*tokenizer.type), path)
-                            : fmt::format("'{}' needs data.tokenizer.type", path);
-    });
+    require(
+        given || !used, {"data.tokenizer.type", path},
+        [&, path = path] {
+          // A vocabulary alone is mostly one of whole words.
+          return fmt::format(
+              "data.tokenizer.type = {} needs '{}'{}", name_of(*tokenizer.type), path,
+              gpt2 && tokenizer.vocab ? "; a vocabulary of whole words, without merges, "
+                                        "belongs to type 'whitespace'"
+                                      : "");
+        },
+        Suggestion::give_key);
+    require(
+        !given || used, {path, "data.tokenizer.type"},
+        [&, path = path] {
+          return tokenizer.type ? fmt::format("data.tokenizer.type = {} has no use for '{}'",
+                                              name_of(*tokenizer.type), path)
+                                : fmt::format("'{}' needs data.tokenizer.type", path);
+        },
+        tokenizer.type ? Suggestion::another_value : Suggestion::give_key);
   }
-  require(deck_.model.vocab || tokenizer.type,
-          {"model.vocab", "data.tokenizer.type", "data.tokenizer", "data"}, [] {
-            return "missing key 'data.tokenizer.type': give it, or the size of the vocabulary in "
-                   "'model.vocab'";
-          });
+  require(
+      deck_.model.vocab || tokenizer.type,
+      {"model.vocab", "data.tokenizer.type", "data.tokenizer", "data"},
+      [] {
+        return "missing key 'data.tokenizer.type': give it, or the size of the vocabulary in "
+               "'model.vocab'";
+      },
+      Suggestion::give_key);
 }
 
 void Checker::data(const LoadOptions& options) {
-  require(deck_.data.train || !options.need_data, {"data.train", "data"},
-          [] { return fmt::format("missing key 'data.train': {}", find_key("data.train")->help); });
+  require(
+      deck_.data.train || !options.need_data, {"data.train", "data"},
+      [] { return fmt::format("missing key 'data.train': {}", find_key("data.train")->help); },
+      Suggestion::give_key);
   const std::vector<double>& split = deck_.data.split;
   const double sum = std::accumulate(split.begin(), split.end(), 0.0);
   const std::string written = Codec<std::vector<double>>::write(split);
@@ -161,15 +176,12 @@ void Checker::data(const LoadOptions& options) {
 void Checker::evaluation_tasks() {
   const Evaluate& evaluate = deck_.evaluate;
   if (evaluate.tasks.empty()) return;
-  require(deck_.data.tokenizer.type.has_value(), {"evaluate.tasks", "data.tokenizer.type"}, [] {
-    return "evaluate.tasks needs 'data.tokenizer.type', which turns its texts into token ids";
-  });
-  require(deck_.model.family != Family::bert, {"evaluate.tasks", "model.family"}, [&] {
-    return fmt::format(
-        "evaluate.tasks needs a model that predicts the next token, but model.family = {}; leave "
-        "it out",
-        name_of(deck_.model.family));
-  });
+  require(
+      deck_.data.tokenizer.type.has_value(), {"evaluate.tasks", "data.tokenizer.type"},
+      [] {
+        return "evaluate.tasks needs 'data.tokenizer.type', which turns its texts into token ids";
+      },
+      Suggestion::give_key);
   for (const EvaluationTask& task : evaluate.tasks)
     require(task.every || evaluate.every || evaluate.at_end,
             {"evaluate.tasks", "evaluate.every", "evaluate.at_end"}, [&] {

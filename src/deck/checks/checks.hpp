@@ -19,7 +19,7 @@ namespace trireme::deck {
 /// Where the values were given, and which are bad.
 struct Given {
   std::map<std::string, Place, std::less<>> places;  ///< of keys and sections
-  std::set<std::string, std::less<>> bad;            ///< keys with an error of their own
+  std::set<std::string, std::less<>> bad;            ///< keys that have an error
 };
 
 /// Adds a problem for each rule that the values break. Rules that involve a bad key are left out.
@@ -72,8 +72,9 @@ class Checker {
   /// The override that gives one of `paths`, else the first of them that the deck gives.
   Place place_of(Paths paths) const;
 
-  /// What a message suggests: another value, or to leave out the first of the paths, or any one.
-  enum class Suggestion { another_value, leave_out_first, leave_out_one };
+  /// What a message suggests: another value, to leave out the first of the paths or any one, or to
+  /// give a key that is missing.
+  enum class Suggestion { another_value, leave_out_first, leave_out_one, give_key };
 
   /// Reports `message` unless the rule holds or one of the keys is itself bad.
   void require(bool holds, Paths paths, const std::function<std::string()>& message,

@@ -41,6 +41,14 @@ void Checker::bert_model() {
             "model.init = {})",
             name_of(model.init), deep, deep ? "scaled" : "normal");
       });
+  require(!model.mup.base, {"model.mup.base", "model.family"}, [] {
+    return "model.mup.base needs model.family = gpt or llama: BERT's heads have no muP rules; "
+           "leave it out";
+  });
+  require(deck_.evaluate.tasks.empty(), {"evaluate.tasks", "model.family"}, [] {
+    return "evaluate.tasks needs a model that predicts the next token, but model.family = bert; "
+           "leave it out";
+  });
   constexpr std::int64_t kMinSequence = 5;  // data::kMinBertSequence
   require(model.sequence >= kMinSequence, {"model.sequence"}, [&] {
     return fmt::format(
@@ -192,9 +200,12 @@ void Checker::position() {
                         {"model.position.low", position.low.has_value(), by_wavelength},
                         {"model.position.high", position.high.has_value(), by_wavelength}};
   for (const auto& [path, given, used] : rules) {
-    require(given || !used, {path, "model.position.scaling"}, [&, path = path] {
-      return fmt::format("model.position.scaling = {} needs '{}'", name_of(scaling), path);
-    });
+    require(
+        given || !used, {path, "model.position.scaling"},
+        [&, path = path] {
+          return fmt::format("model.position.scaling = {} needs '{}'", name_of(scaling), path);
+        },
+        Suggestion::give_key);
     require(
         !given || used, {path, "model.position.scaling"},
         [&, path = path] {

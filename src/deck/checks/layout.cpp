@@ -312,8 +312,10 @@ void Checker::rampup() {
   const Rampup& ramp = deck_.batch.rampup;
   if (!ramp.start && !ramp.step && !ramp.samples) return;
   const auto needed = [&](bool given, std::string_view path) {
-    require(given, {path, "batch.rampup"},
-            [path] { return fmt::format("missing key '{}': {}", path, find_key(path)->help); });
+    require(
+        given, {path, "batch.rampup"},
+        [path] { return fmt::format("missing key '{}': {}", path, find_key(path)->help); },
+        Suggestion::give_key);
   };
   needed(ramp.start.has_value(), "batch.rampup.start");
   needed(ramp.step.has_value(), "batch.rampup.step");

@@ -46,9 +46,12 @@ void Checker::schedule() {
   belongs_to_range_test(!test.step, "schedule.range_test.step");
   belongs_to_range_test(!test.rate, "schedule.range_test.rate");
   belongs_to_range_test(!test.staircase, "schedule.range_test.staircase");
-  require(schedule.peak.has_value(), {"schedule.peak", "schedule"}, [] {
-    return fmt::format("missing key 'schedule.peak': {}", find_key("schedule.peak")->help);
-  });
+  require(
+      schedule.peak.has_value(), {"schedule.peak", "schedule"},
+      [] {
+        return fmt::format("missing key 'schedule.peak': {}", find_key("schedule.peak")->help);
+      },
+      Suggestion::give_key);
   const double peak = schedule.peak.value_or(schedule.minimum);
   require(schedule.minimum <= peak, {"schedule.minimum", "schedule.peak"}, [&] {
     return fmt::format("schedule.minimum = {} is above schedule.peak = {} (try 0)",
@@ -126,9 +129,10 @@ void Checker::optimizer() {
       [] { return "'train.spike.skip' needs 'train.spike.back'; leave it out"; },
       Suggestion::leave_out_first);
   const Checkpoint& saved = deck_.checkpoint;
-  require(!spike.above || !spike.back || saved.every, {"train.spike.back", "checkpoint.every"}, [] {
-    return "'train.spike.back' needs 'checkpoint.every': there is nothing to go back to";
-  });
+  require(
+      !spike.above || !spike.back || saved.every, {"train.spike.back", "checkpoint.every"},
+      [] { return "'train.spike.back' needs 'checkpoint.every': there is nothing to go back to"; },
+      Suggestion::give_key);
   require(!spike.above || !spike.back || !saved.keep || *spike.back <= *saved.keep,
           {"train.spike.back", "checkpoint.keep"}, [&] {
             return fmt::format(
@@ -143,10 +147,6 @@ void Checker::optimizer() {
                 "skip less",
                 *spike.skip, counted(total_iterations(deck_), "iteration"));
           });
-  require(!mup.base || deck_.model.family != Family::bert, {"model.mup.base", "model.family"}, [] {
-    return "model.mup.base needs model.family = gpt or llama: BERT's heads have no muP rules; "
-           "leave it out";
-  });
   require(!mup.base || optimizer.type == OptimizerType::adamw ||
               optimizer.type == OptimizerType::adam || optimizer.type == OptimizerType::muon,
           {"model.mup.base", "optimizer.type"}, [&] {

@@ -1,7 +1,27 @@
-// The keys of one family alone. Their members are unset for another family.
+// Defaults that depend on the family; and the keys of one family alone, whose members are unset for
+// another family.
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {
+
+void derive_ffn(Deck& deck) {
+  const std::int64_t hidden = deck.model.hidden;
+  const bool gated = deck.model.family == Family::llama;
+  deck.model.ffn = gated ? (8 * hidden / 3 + 255) / 256 * 256 : 4 * hidden;
+}
+
+void derive_init(Deck& deck) {
+  const bool normal =
+      deck.model.family == Family::bert && !deck.model.bert.deep_init.value_or(false);
+  deck.model.init = normal ? InitScheme::normal : InitScheme::scaled;
+}
+
+std::function<void(Deck&)> derive_dropout(double Dropout::*member) {
+  return [=](Deck& deck) {
+    deck.model.dropout.*member = deck.model.family == Family::llama ? 0.0 : 0.1;
+  };
+}
+
 namespace {
 
 bool is_bert(const Deck& deck) { return deck.model.family == Family::bert; }

@@ -11,12 +11,6 @@ void derive_mup_embedding(Deck& deck) {
   if (deck.model.mup.base) deck.model.mup.embedding = 1.0;
 }
 
-void derive_init(Deck& deck) {
-  const bool normal =
-      deck.model.family == Family::bert && !deck.model.bert.deep_init.value_or(false);
-  deck.model.init = normal ? InitScheme::normal : InitScheme::scaled;
-}
-
 }  // namespace
 
 void run_keys(std::vector<Key>& rows) {
@@ -50,22 +44,6 @@ void run_keys(std::vector<Key>& rows) {
               .help("Allow GPUs of several kinds in one run; false: refuse to start on them."),
       });
 }
-
-namespace {
-
-void derive_ffn(Deck& deck) {
-  const std::int64_t hidden = deck.model.hidden;
-  const bool gated = deck.model.family == Family::llama;
-  deck.model.ffn = gated ? (8 * hidden / 3 + 255) / 256 * 256 : 4 * hidden;
-}
-
-std::function<void(Deck&)> derive_dropout(double Dropout::*member) {
-  return [=](Deck& deck) {
-    deck.model.dropout.*member = deck.model.family == Family::llama ? 0.0 : 0.1;
-  };
-}
-
-}  // namespace
 
 void model_keys(std::vector<Key>& rows) {
   rows.insert(

@@ -33,6 +33,11 @@ inline std::vector<Unit> counts() { return {Unit::iterations, Unit::samples}; }
 /// The units of a length of time.
 inline std::vector<Unit> times() { return {Unit::seconds, Unit::minutes, Unit::hours}; }
 
+// Defaults of model.ffn, model.init and model.dropout, which depend on the family.
+void derive_ffn(Deck& deck);
+void derive_init(Deck& deck);
+std::function<void(Deck&)> derive_dropout(double Dropout::*member);
+
 // Each appends the rows of its sections.
 void run_keys(std::vector<Key>& rows);
 void model_keys(std::vector<Key>& rows);
