@@ -42,6 +42,19 @@ struct IterationRange {
   double seconds = 0.0;
 };
 
+/// Seconds that the update of an iteration waited for a checkpoint, which its time contains.
+struct UpdateWait {
+  std::int64_t iteration = 0;
+  double seconds = 0.0;
+};
+
+void take_out(const std::vector<UpdateWait>& waits, std::vector<IterationRange>& intervals) {
+  for (const UpdateWait& wait : waits)
+    for (IterationRange& interval : intervals)
+      if (interval.first < wait.iteration && wait.iteration <= interval.last)
+        interval.seconds = std::max(interval.seconds - wait.seconds, 0.0);
+}
+
 /// Divides the intervals into what is kept up to iteration `kept`, and what is lost.
 void divide_ranges(const std::vector<IterationRange>& intervals, std::int64_t kept,
                    RunStart& start) {
@@ -123,6 +136,8 @@ std::optional<RunStart> last_start(std::string_view metrics, std::optional<std::
                  .reached = event_iteration(events[0]),
                  .cause = "killed, or lost a rank"};
   std::vector<IterationRange> intervals;
+  std::vector<UpdateWait> waits;
+  double between_iterations = 0.0;  // seconds of checkpoints
   std::int64_t saved = start.first_iteration;
   for (const nlohmann::ordered_json& event : events) {
     const std::string kind = event.value("kind", "");
@@ -134,13 +149,17 @@ std::optional<RunStart> last_start(std::string_view metrics, std::optional<std::
               static_cast<double>(event_iteration(event) - start.reached)};
       if (interval.last <= interval.first) continue;
       if (intervals.empty())
-        start.start_up = std::max(number_of(event, "time") - start.began - interval.seconds, 0.0);
+        start.start_up = std::max(
+            number_of(event, "time") - start.began - interval.seconds - between_iterations, 0.0);
       intervals.push_back(interval);
       start.reached = interval.last;
     } else if (kind == "checkpoint") {
       saved = event_iteration(event);
-      start.checkpoints +=
+      const double waited =
           number_of(event, event.contains("stall_seconds") ? "stall_seconds" : "seconds");
+      waits.push_back({saved + 1, number_of(event, "update_wait_seconds")});
+      start.checkpoints += waited;
+      between_iterations += waited - waits.back().seconds;
     } else if (kind == "rewind") {  // the iterations in between are cut from the file
       saved = event_iteration(event);
       start.lost += number_of(event, "lost_seconds");
@@ -150,6 +169,7 @@ std::optional<RunStart> last_start(std::string_view metrics, std::optional<std::
       start.exit_code = static_cast<std::int64_t>(number_of(event, "exit_code"));
     }
   }
+  take_out(waits, intervals);
   divide_ranges(intervals, resumed.value_or(saved), start);
   return start;
 }

@@ -147,6 +147,7 @@ std::string json_line(const CheckpointEvent& event, double time) {
   json["bytes"] = event.bytes;
   json["seconds"] = event.seconds;
   if (event.stall_seconds) json["stall_seconds"] = *event.stall_seconds;
+  if (event.update_wait_seconds > 0) json["update_wait_seconds"] = event.update_wait_seconds;
   return dump(json);
 }
 

@@ -159,6 +159,8 @@ struct CheckpointEvent {
   double seconds = 0;
   /// For which training waited; unset where it waited for all of `seconds`.
   std::optional<double> stall_seconds = {};
+  /// The part of `stall_seconds` that the next iteration's time contains.
+  double update_wait_seconds = 0;
 };
 
 /// Bytes of one rank. On a GPU `allocated` is what the backend's buffers hold and `reserved` all

@@ -130,6 +130,9 @@ TEST(JsonLine, OtherKinds) {
   EXPECT_EQ(json_line(CheckpointEvent{7, "x.h5", 4096, 1.5, 0.25}, 1),
             R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"x.h5","bytes":4096,)"
             R"("seconds":1.5,"stall_seconds":0.25})");
+  EXPECT_EQ(json_line(CheckpointEvent{7, "x.h5", 4096, 1.5, 0.25, 0.125}, 1),
+            R"({"kind":"checkpoint","time":1.0,"iteration":7,"path":"x.h5","bytes":4096,)"
+            R"("seconds":1.5,"stall_seconds":0.25,"update_wait_seconds":0.125})");
   EXPECT_EQ(json_line(MemoryEvent{1, 30, 20, 25, 0, {{2, 3, 4, 5, 6}}}, 1),
             R"({"kind":"memory","time":1.0,"iteration":1,"planned_bytes":30,"resident_bytes":20,)"
             R"("peak_bytes":25,"ranks":[{"rank":2,"allocated":3,"max_allocated":4,"reserved":5,)"
@@ -267,6 +270,30 @@ TEST(Goodput, DividesAStartIntoUsefulAndLostTime) {
   EXPECT_EQ(start->cause, "killed, or lost a rank");
   EXPECT_EQ(last_start(killed_start(), 14)->lost_iterations, 2) << "it resumed from another one";
   EXPECT_FALSE(last_start("", std::nullopt));
+}
+
+TEST(Goodput, CountsNoSecondTwice) {
+  // The save of iteration 2 is published before the first training line. Training waits for it
+  // 0.25 s after the iteration and 0.5 s in the next update, and 0.25 s in the update of iteration
+  // 14: 19.25 s = 5 + 0.25 + 10 + 4.
+  const std::string text =
+      R"({"kind":"start","time":100.0,"iteration":0})"
+      "\n"
+      R"({"kind":"checkpoint","time":109.0,"iteration":2,"seconds":3.0,"stall_seconds":0.75,)"
+      R"("update_wait_seconds":0.5})"
+      "\n"
+      R"({"kind":"train","time":115.25,"iteration":10,"ms":1000.0})"
+      "\n"
+      R"({"kind":"train","time":119.25,"iteration":14,"ms":1000.0})"
+      "\n"
+      R"({"kind":"checkpoint","time":119.25,"iteration":13,"seconds":1.0,"stall_seconds":0.25,)"
+      R"("update_wait_seconds":0.25})"
+      "\n";
+  const auto start = last_start(text, 14);
+  ASSERT_TRUE(start);
+  EXPECT_DOUBLE_EQ(start->start_up, 5.0);
+  EXPECT_DOUBLE_EQ(start->checkpoints, 1.0);
+  EXPECT_DOUBLE_EQ(start->useful, 13.25) << "14 s, of which the last wait is a checkpoint's";
 }
 
 TEST(Goodput, ARestartRecordsWhatItCuts) {
