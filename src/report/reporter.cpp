@@ -263,21 +263,46 @@ void Reporter::emit(const Event& event, const std::string& text) {
   emit(event, text, text);
 }
 
+template <typename Write>
+void Reporter::keep_going(const Write& write) {
+  constexpr std::size_t kMaxUnwritten = std::size_t{64} << 20;
+  const auto unwritten = [&] { return metrics_.unwritten() + console_.unwritten(); };
+  try {
+    write();
+    if (unwritten() == 0) warned_of_files_ = false;
+  } catch (const IoError& error) {
+    const std::size_t points = tensorboard_ ? tensorboard_->unwritten() : 0;
+    if (!trains_ || unwritten() + points > kMaxUnwritten) throw;
+    if (!std::exchange(warned_of_files_, true))
+      std::fputs(fmt::format("warning: {}; training continues, and writes it later\n", error.what())
+                     .c_str(),
+                 stderr);
+  }
+}
+
+void Reporter::print(std::string_view text) {
+  keep_going([&] { console_.print(text); });
+}
+
 template <typename Event>
 void Reporter::emit(const Event& event, const std::string& text,
                     const std::string& on_standard_output) {
   const double now = unix_time();
-  metrics_.line(json_line(event, now));
-  console_.print(text, on_standard_output);
+  keep_going([&] { metrics_.line(json_line(event, now)); });
+  keep_going([&] { console_.print(text, on_standard_output); });
   if constexpr (requires { prometheus_->on(event, now); })
     if (prometheus_ && !prometheus_->on(event, now) && !std::exchange(prometheus_failed_, true))
-      console_.print("warning: the file of log.prometheus cannot be written");
+      print("warning: the file of log.prometheus cannot be written");
   if constexpr (requires { curves_->of(event); })
     if (tensorboard_)
-      for (const auto& [tag, x, y] : curves_->of(event)) tensorboard_->scalar(tag, x, y, now);
+      for (const auto& [tag, x, y] : curves_->of(event))
+        keep_going([&, &tag = tag, x = x, y = y] { tensorboard_->scalar(tag, x, y, now); });
 }
 
-void Reporter::on(const StartEvent& event) { emit(event, start_lines(event)); }
+void Reporter::on(const StartEvent& event) {
+  emit(event, start_lines(event));
+  trains_ = true;
+}
 
 void Reporter::on(const TrainEvent& event) {
   const std::string line = training_line(event, run_);
@@ -290,6 +315,7 @@ void Reporter::on(const SkipEvent& event) { emit(event, skip_line(event)); }
 
 void Reporter::on(RewindEvent event) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
+  metrics_.flush();
   const std::string text = read_file(path);
   const auto lost = [&](std::int64_t kept) {
     const auto start = last_start(text, kept);
@@ -325,6 +351,9 @@ void Reporter::on(const WarningEvent& event) { emit(event, warning_line(event));
 
 void Reporter::on(const StopEvent& event) {
   emit(event, stop_line(event));
+  trains_ = false;
+  metrics_.flush();
+  console_.flush();
   if (tensorboard_) tensorboard_->flush();
   hooks_.stop(event.iteration, event.reason, event.exit_code);
   poll_hooks(event.iteration);

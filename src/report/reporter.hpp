@@ -133,6 +133,10 @@ class Console {
   void print(std::string_view text) { print(text, text); }
   /// The same, with another text on standard output.
   void print(std::string_view text, std::string_view on_standard_output);
+  /// Writes what earlier calls could not. Throws IoError.
+  void flush() { log_.flush(); }
+  /// Bytes of the file that are in memory alone.
+  std::size_t unwritten() const { return log_.unwritten(); }
 
  private:
   OutputFile log_;
@@ -157,8 +161,9 @@ struct ReporterOptions {
 
 /// Writes the run's events. Used by rank 0 alone. A fresh run truncates metrics.jsonl and
 /// console.log; a restarted one truncates metrics.jsonl after its checkpoint's iteration and
-/// appends to both. Each run has its own event file. Every member throws IoError when a file cannot
-/// be written.
+/// appends to both. Each run has its own event file. Between its start and its end a file that
+/// cannot be written is a warning on standard error: what it lacks is written with a later event.
+/// Otherwise, and when 64 MiB wait to be written, every member throws IoError.
 class Reporter {
  public:
   explicit Reporter(const ReporterOptions& options);
@@ -176,12 +181,12 @@ class Reporter {
   void on(const GpuEvent& event);
   void on(const TraceEvent& event);
   void on(const WarningEvent& event);
-  void on(const StopEvent& event);  ///< also flushes the event file
+  void on(const StopEvent& event);  ///< also flushes all files
   /// The run ends by an error, which is no event of metrics.jsonl: for hooks.fault.
   void fault(const std::string& message, int exit_code);
 
   /// Text for people that is not an event: tables at start-up, how to continue.
-  void print(std::string_view text) { console_.print(text); }
+  void print(std::string_view text);
 
  private:
   /// Sends an event to every view; `text` is what the console says of it.
@@ -189,6 +194,9 @@ class Reporter {
   void emit(const Event& event, const std::string& text);
   template <typename Event>
   void emit(const Event& event, const std::string& text, const std::string& on_standard_output);
+  /// Calls `write`, after which a run in training goes on whether its files take it or not.
+  template <typename Write>
+  void keep_going(const Write& write);
   /// Starts hooks that wait, and warns of those that failed.
   void poll_hooks(std::int64_t iteration);
 
@@ -203,6 +211,8 @@ class Reporter {
   /// first such record that they meet.
   bool over_iterations_alone_;
   bool short_lines_;
+  bool trains_ = false;           ///< after the start event
+  bool warned_of_files_ = false;  ///< that cannot be written
   std::optional<PrometheusFile> prometheus_;
   bool prometheus_failed_ = false;
   Hooks hooks_;

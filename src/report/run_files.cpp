@@ -88,19 +88,37 @@ OutputFile::OutputFile(const std::filesystem::path& path, Mode mode) : path_(pat
   if (!file_) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
 }
 
+OutputFile::~OutputFile() {
+  try {
+    if (file_) flush();
+  } catch (const IoError&) {
+    // Whoever must know has called flush().
+  }
+}
+
 void OutputFile::write(std::string_view bytes) {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size())
-    throw IoError("cannot write '{}': {}", path_.string(), std::strerror(errno));
+  constexpr std::size_t kBuffer = std::size_t{64} << 10;
+  unwritten_ += bytes;
+  if (unwritten_.size() >= kBuffer) flush();
 }
 
 void OutputFile::flush() {
-  if (std::fflush(file_.get()) != 0)
-    throw IoError("cannot write '{}': {}", path_.string(), std::strerror(errno));
+  std::size_t done = 0;
+  int reason = 0;
+  while (done < unwritten_.size() && reason == 0) {
+    const ssize_t put =
+        ::write(::fileno(file_.get()), unwritten_.data() + done, unwritten_.size() - done);
+    if (put > 0)
+      done += static_cast<std::size_t>(put);
+    else if (put == 0 || errno != EINTR)
+      reason = put == 0 ? ENOSPC : errno;
+  }
+  unwritten_.erase(0, done);
+  if (reason != 0) throw IoError("cannot write '{}': {}", path_.string(), std::strerror(reason));
 }
 
 void OutputFile::line(std::string_view text) {
-  write(text);
-  write("\n");
+  write(std::string(text) + '\n');
   flush();
 }
 
@@ -135,10 +153,9 @@ void EventFile::flush() {
 
 void EventFile::record(std::string_view event) {
   const std::string length = little_endian(event.size(), 8);
-  file_.write(length);
-  file_.write(little_endian(masked_crc32c(length), 4));
-  file_.write(event);
-  file_.write(little_endian(masked_crc32c(event), 4));
+  // In one piece: a part of a record would stay without the rest.
+  file_.write(fmt::format("{}{}{}{}", length, little_endian(masked_crc32c(length), 4), event,
+                          little_endian(masked_crc32c(event), 4)));
 }
 
 namespace {

@@ -17,7 +17,8 @@
 
 namespace trireme::report {
 
-/// An append-only file that closes itself.
+/// An append-only file that closes itself. What it cannot take, because a disk is full, stays in
+/// memory: the next flush() begins with it.
 class OutputFile {
  public:
   enum class Mode {
@@ -28,6 +29,10 @@ class OutputFile {
 
   /// Opens `path`, creating its folder when absent. Throws IoError.
   OutputFile(const std::filesystem::path& path, Mode mode);
+  OutputFile(OutputFile&&) = default;
+  OutputFile& operator=(OutputFile&&) = default;
+  /// Flushes; what cannot be written then is lost.
+  ~OutputFile();
 
   /// Appends `bytes`; they may stay in memory until `flush`. Throws IoError.
   void write(std::string_view bytes);
@@ -39,6 +44,8 @@ class OutputFile {
   void line(std::string_view text);
 
   const std::filesystem::path& path() const { return path_; }
+  /// Bytes that are in memory alone.
+  std::size_t unwritten() const { return unwritten_.size(); }
 
  private:
   struct Closer {
@@ -46,6 +53,7 @@ class OutputFile {
   };
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Closer> file_;
+  std::string unwritten_;
 };
 
 /// One event file. Its first record names the format ("brain.Event:2").
@@ -66,6 +74,8 @@ class EventFile {
   void flush();
 
   const std::filesystem::path& path() const { return file_.path(); }
+  /// Bytes that are in memory alone.
+  std::size_t unwritten() const { return file_.unwritten(); }
 
  private:
   void record(std::string_view event);

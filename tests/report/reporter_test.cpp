@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "../file_size_limit.hpp"
 #include "../scratch_folder.hpp"
 #include "core/files.hpp"
 #include "event_decoder.hpp"
@@ -205,6 +206,35 @@ TEST_F(ReporterTest, WritesTheTagsOfItsDialect) {
   EXPECT_EQ(steps.at("iteration-time/world_size"), 1);
   EXPECT_EQ(steps.at("lm-loss-validation/lm loss validation"), 5);
   EXPECT_EQ(steps.at("lm-loss-validation/lm loss validation vs samples"), 40);
+}
+
+TEST_F(ReporterTest, AFullDiskIsAWarningAndLinesComeLater) {
+  ReporterOptions options = fresh_;
+  options.flush_every = 1;
+  Reporter reporter(options);
+  reporter.on(StartEvent{});
+  const auto metrics = folder_.path() / "metrics.jsonl";
+  testing::internal::CaptureStderr();
+  {
+    // Part of the next line fits.
+    const FileSizeLimit limit(std::filesystem::file_size(metrics) + 10);
+    for (const int iteration : {1, 2, 3}) reporter.on(TrainEvent{.iteration = iteration});
+  }
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(warning, "warning: cannot write '" + metrics.string() +
+                         "': File too large; training continues, and writes it later\n");
+  reporter.on(TrainEvent{.iteration = 4});
+  EXPECT_EQ(kinds(), "start:0 train:1 train:2 train:3 train:4");
+  EXPECT_NE(read_file(folder_.path() / "console.log").find(" iteration        3/"),
+            std::string::npos);
+  int points = 0;
+  for (const DecodedEvent& event : decode_event_file(read_file(event_files()[0])))
+    points += event.value && event.tag == "train/loss";
+  EXPECT_EQ(points, 4);
+  const FileSizeLimit limit(1);
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(reporter.on(StopEvent{}), IoError) << "what is not written by the end is an error";
+  testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ReporterTest, WritesNoEventFileWhenNotAsked) {
