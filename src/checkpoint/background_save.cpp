@@ -124,6 +124,8 @@ bool BackgroundSave::advance() {
     });
     take_next_step();
   } catch (...) {
+    if (step_ == Step::shard) drop_shard();
+    if (step_ == Step::partners) finish_shard();
     step_ = Step::idle;
     error_ = {};
     if (ranks_.rank() == 0 && !shard_) remove_files(unfinished_);
@@ -176,6 +178,11 @@ void BackgroundSave::take_next_step() {
     case Step::idle:
       step_ = Step::idle;
   }
+}
+
+void BackgroundSave::drop_shard() {
+  remove_shards(path_.parent_path(),
+                [&](std::int64_t iteration) { return iteration == shard_->iteration; });
 }
 
 void BackgroundSave::finish_shard() {

@@ -53,7 +53,8 @@ class BackgroundSave {
   bool publishes() const { return step_ == Step::publishing; }
   /// Takes the next step when all ranks have completed the last one; does not wait for them to.
   /// Returns true when the checkpoint is published. Collective; throws, on every rank, as save().
-  /// After an exception no save is in flight, and the unfinished file is removed.
+  /// After an exception no save is in flight, and unfinished files and the shards of a checkpoint
+  /// that is not complete are removed.
   bool advance();
   /// Waits until the checkpoint is published. Collective; throws as advance().
   void wait();
@@ -68,8 +69,9 @@ class BackgroundSave {
   void run_on_first_rank(Step step, std::function<void()> work);
   /// The next step, after one that all ranks have completed. Collective.
   void take_next_step();
-  /// Deletes older shards. No MPI.
+  /// Deletes older shards; or those of this iteration, which another rank lacks. No MPI.
   void finish_shard();
+  void drop_shard();
   void compute_checksums();
   void reserve_and_describe();
   void write_elements();

@@ -103,6 +103,7 @@ void PartFile::fail(const char* action, int error) const {
 void reserve_files(const std::filesystem::path& unfinished, std::int64_t bytes, int count) {
   create_folder(unfinished.parent_path());
   remove_unfinished(unfinished.parent_path());
+  remove_files(unfinished, count);
   reserve_space(unfinished, bytes);
   try {
     for (int number = 2; number <= count; ++number)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <string_view>
 #include <system_error>
 
 #include "checkpoint/file.hpp"
@@ -60,6 +61,11 @@ std::string latest_name(const std::filesystem::path& folder) {
   return text.substr(0, text.find_last_not_of(" \r\n") + 1);
 }
 
+/// Whether `text` can be the name of a file that a run has written.
+bool is_plain_name(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~' && c != '/'; });
+}
+
 /// Why the checkpoint at `path` cannot be opened; empty when it can.
 std::string problem_with(const std::filesystem::path& path) {
   try {
@@ -103,7 +109,9 @@ std::vector<Step> list_steps(const std::filesystem::path& folder) {
 std::optional<Latest> find_latest(const std::filesystem::path& folder) {
   const std::string named = latest_name(folder);
   std::string problem = fmt::format("'{}' has no file 'latest'", folder.string());
-  if (!named.empty()) {
+  if (!is_plain_name(named)) {
+    problem = fmt::format("'{}' does not hold the name of a file", (folder / "latest").string());
+  } else if (!named.empty()) {
     problem = problem_with(folder / named);
     if (problem.empty()) return Latest{folder / named, ""};
   }
@@ -197,8 +205,12 @@ void delete_steps(const std::filesystem::path& folder, std::int64_t first, std::
 void remove_unfinished(const std::filesystem::path& folder) {
   // MPI-IO, through which earlier versions wrote, leaves files such as
   // step-00000020.h5.part.locktest.0.
-  for (const std::filesystem::path& file : list_files(folder))
-    if ((file.filename().string() + ".").find(".part.") != std::string::npos) remove_file(file);
+  for (const std::filesystem::path& file : list_files(folder)) {
+    const std::string name = file.filename().string() + ".";
+    if ((name.starts_with("step-") || name.starts_with("latest")) &&
+        name.find(".part.") != std::string::npos)
+      remove_file(file);
+  }
 }
 
 }  // namespace trireme::checkpoint

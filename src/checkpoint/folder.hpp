@@ -64,8 +64,8 @@ int supersede_newer(const std::filesystem::path& path, std::int64_t iteration,
 /// Deletes the folder's step files of the iterations `first` to `last`. Throws IoError.
 void delete_steps(const std::filesystem::path& folder, std::int64_t first, std::int64_t last);
 
-/// Deletes the unfinished files (.part, and those that MPI-IO made with them) of `folder`. Throws
-/// IoError.
+/// Deletes the unfinished files of `folder`: step-*.part, those that MPI-IO made with them, and
+/// latest.part. Throws IoError.
 void remove_unfinished(const std::filesystem::path& folder);
 
 }  // namespace trireme::checkpoint

@@ -241,7 +241,10 @@ void RunCheckpoints::note_saved(const InFlight& saved, bool background) {
                                 .path = saved.path.string(),
                                 .bytes = gone ? 0 : static_cast<std::int64_t>(bytes),
                                 .seconds = saved.since_start.seconds()};
-  if (background) event.stall_seconds = saved.stall_seconds + background_->waited_seconds();
+  if (background) {
+    event.update_wait_seconds = background_->waited_seconds();
+    event.stall_seconds = saved.stall_seconds + event.update_wait_seconds;
+  }
   reporter_->on(event);
 }
 
@@ -271,6 +274,7 @@ double RunCheckpoints::start_save(const RunState& state, device::Timers* timers)
                                  "storage is slower than checkpoint.every asks for",
                                  watch.seconds(), in_flight_.iteration)});
   }
+  const Stopwatch start;
   in_flight_ = {.iteration = state.iteration};
   in_flight_.path = checked_path(state);
   device::timed(timers, device::Phase::save, [&] {
@@ -279,7 +283,8 @@ double RunCheckpoints::start_save(const RunState& state, device::Timers* timers)
                          checkpoint::checkpoint_tensors(parameters_, optimizer_), compression());
     });
   });
-  return in_flight_.stall_seconds = watch.seconds();
+  in_flight_.stall_seconds = start.seconds();
+  return watch.seconds();
 }
 
 double RunCheckpoints::start_local(const RunState& state) {
@@ -312,26 +317,39 @@ double RunCheckpoints::start_local(const RunState& state) {
 std::optional<double> RunCheckpoints::advance_save(bool wait) {
   if (!background_ || !background_->in_flight()) return std::nullopt;
   try {
-    if (wait)
+    if (wait) {
+      const Stopwatch watch;
       background_->wait();
-    else if (!background_->advance())
+      in_flight_.stall_seconds += watch.seconds();
+    } else if (!background_->advance())
       return std::nullopt;
   } catch (const IoError& error) {
-    if (last_failed_)
-      throw CollectiveError(error.code(),
-                            fmt::format("{}; the last checkpoint failed, too", error.what()));
-    last_failed_ = true;
-    if (reporter_)
-      reporter_->on(report::WarningEvent{
-          .iteration = in_flight_.iteration,
-          .message = fmt::format("no checkpoint: {}; training continues, and ends when the next "
-                                 "one fails as well",
-                                 error.what())});
+    note_failed(error);
     return std::nullopt;
   }
-  last_failed_ = false;
+  (in_flight_.local ? local_failed_ : shared_failed_) = false;
   note_saved(in_flight_, /*background=*/true);
   return in_flight_.since_start.seconds();
+}
+
+void RunCheckpoints::note_failed(const IoError& error) {
+  const bool again = std::exchange(in_flight_.local ? local_failed_ : shared_failed_, true);
+  // Without its local checkpoints a run goes on as long as it has shared ones.
+  const bool spare = in_flight_.local && deck_.checkpoint.every;
+  if (again && !spare)
+    throw CollectiveError(error.code(),
+                          fmt::format("{}; the last checkpoint failed, too", error.what()));
+  if (again || !reporter_) return;
+  const std::string message =
+      spare ? fmt::format(
+                  "no local checkpoint: {}; training continues with those of "
+                  "checkpoint.every. The next ones that fail are not reported",
+                  error.what())
+            : fmt::format(
+                  "no checkpoint: {}; training continues, and ends when the next one fails "
+                  "as well",
+                  error.what());
+  reporter_->on(report::WarningEvent{.iteration = in_flight_.iteration, .message = message});
 }
 
 std::optional<std::filesystem::path> RunCheckpoints::earlier(std::int64_t back,

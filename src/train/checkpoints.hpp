@@ -65,7 +65,8 @@ class RunCheckpoints {
   double start_local(const RunState& state);
   /// Between iterations: takes a step of the checkpoint in flight, or with `wait` all of them.
   /// Returns the seconds since its start when it is published. A file that cannot be written is a
-  /// warning; two in a row throw CollectiveError. Collective.
+  /// warning; two shared ones in a row throw CollectiveError, and so do two local ones where there
+  /// is no checkpoint.every. Collective.
   std::optional<double> advance_save(bool wait = false);
   /// Whether the checkpoint in flight may have been published since advance_save().
   bool publishes() const { return background_ && background_->publishes(); }
@@ -112,6 +113,8 @@ class RunCheckpoints {
   };
   /// Names `saved` as the newest checkpoint and reports it.
   void note_saved(const InFlight& saved, bool background);
+  /// Warns that the checkpoint in flight cannot be written, or throws, as advance_save() says.
+  void note_failed(const IoError& error);
   /// preflight() of the disks of checkpoint.local.
   void preflight_local();
   std::filesystem::path checked_path(const RunState& state);
@@ -123,7 +126,8 @@ class RunCheckpoints {
   /// Null without checkpoint.async and checkpoint.local.
   std::unique_ptr<checkpoint::BackgroundSave> background_;
   InFlight in_flight_;
-  bool last_failed_ = false;     ///< the last background save
+  bool shared_failed_ = false;   ///< the last shared one of the background saves
+  bool local_failed_ = false;    ///< the last local one
   bool left_out_local_ = false;  ///< a local checkpoint, because another one was in flight
 };
 

@@ -127,6 +127,20 @@ TEST_F(FolderTest, ALatestThatIsNoRegularFileIsAnError) {
   EXPECT_THROW(find_latest(folder_), IoError);
 }
 
+TEST_F(FolderTest, ALatestWithoutANameInItIsReplaced) {
+  const std::filesystem::path step = save_step(10);
+  for (const char* text : {"\x80\x01\xff", "../checkpoints/step-00000010.h5\n",
+                           "\n\nstep-00000010.h5", "step-00000010.h5 step-00000020.h5\n"}) {
+    write_file_atomically(folder_ / "latest", text);
+    const auto found = find_latest(folder_);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->path, step);
+    EXPECT_EQ(found->note, "'" + (folder_ / "latest").string() +
+                               "' does not hold the name of a file: using 'step-00000010.h5', the "
+                               "newest complete checkpoint");
+  }
+}
+
 TEST_F(FolderTest, LatestIsPublishedBeforeNewerStepsAreRenamed) {
   const std::filesystem::path older = save_step(10);
   save_step(20);
@@ -222,7 +236,9 @@ TEST_F(FolderTest, UnfinishedFilesAreRemoved) {
   write_file_atomically(folder_ / "step-00000010.h5", "");
   write_file_atomically(folder_ / "step-00000020.h5.part", "");
   write_file_atomically(folder_ / "step-00000020.h5.part.locktest.0", "");
+  write_file_atomically(folder_ / "a.part.of.mine", "");
   remove_unfinished(folder_);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "a.part.of.mine"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "step-00000020.h5.part"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "step-00000020.h5.part.locktest.0"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "step-00000010.h5"));
