@@ -10,6 +10,7 @@
 #include "app.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
+#include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
@@ -22,6 +23,8 @@ constexpr const char* kProgram = "trireme-inspect";
 constexpr const char* kUsage =
     "Usage: trireme-inspect CHECKPOINT.h5|RUN [--json|--verify]\n"
     "           lists the tensors of a checkpoint, or of the newest one of a run's folder\n"
+    "       trireme-inspect STEP.RANK.shard --verify\n"
+    "           verifies a rank's part of a local checkpoint\n"
     "       trireme-inspect PREFIX [--json]\n"
     "           lists a dataset, PREFIX.bin and PREFIX.idx\n"
     "       trireme-inspect PREFIX --index train|valid|test --sequence L [--samples N] [--seed S]\n"
@@ -246,9 +249,15 @@ po::options_description index_options() {
   return options;
 }
 
+/// Whether `path` is a rank's part of a local checkpoint (checkpoint.local), or a copy of it.
+bool is_shard(const std::filesystem::path& path) {
+  return checkpoint::parse_shard_name(path.filename().string()).has_value();
+}
+
 std::string verified_text(const std::filesystem::path& path, std::FILE* progress) {
   const Stopwatch watch;
-  const checkpoint::Verified verified = checkpoint::verify(path, progress);
+  const checkpoint::Verified verified =
+      is_shard(path) ? checkpoint::verify_shard(path) : checkpoint::verify(path, progress);
   return fmt::format(
       "{}: {} of {} are as they were written{} (verified in {:.2f} s, {}/s)\n", path.string(),
       counted(verified.tensors, "tensor"), human_bytes(verified.bytes),
@@ -287,11 +296,17 @@ ExitCode run(int argc, char** argv) {
   if (std::filesystem::is_directory(path)) path = checkpoint::locate(path).path;
   const bool json = values["json"].as<bool>();
   if (values["verify"].as<bool>()) {
-    if (json || path.extension() != ".h5")
-      throw UsageError("--verify takes a checkpoint (.h5) and no other option");
+    if (json || (path.extension() != ".h5" && !is_shard(path)))
+      throw UsageError(
+          "--verify takes a checkpoint (.h5), or a part of a local one (.shard, .shard.copy), and "
+          "no "
+          "other option");
     print_out(verified_text(path, progress_output(values)));
     return ExitCode::success;
   }
+  if (is_shard(path))
+    throw UsageError("'{}' is a rank's part of a local checkpoint: --verify checks it",
+                     path.string());
   if (path.extension() == ".h5") {
     print_out(checkpoint::describe(path, json, progress_output(values)));
     return ExitCode::success;

@@ -1,6 +1,7 @@
 #include "checkpoint/local/shard.hpp"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -23,8 +25,9 @@
 namespace trireme::checkpoint {
 namespace {
 
-// A shard: the magic, the header's bytes as a 64-bit number, the header (JSON), the payload, its
-// hash.
+// A shard: the magic, the header's bytes as a 64-bit number, the header (JSON), the payload, the
+// hash of each piece of it, the hash of the header and of these hashes. Earlier versions wrote no
+// names of the pieces and no hashes of them, but one of the header and all pieces.
 constexpr std::string_view kShardMagic = "TRIREME SHARD 1\n";
 constexpr std::int64_t kMaxHeaderBytes = std::int64_t{64} << 20;
 /// Bytes that are read, hashed and sent at a time.
@@ -38,9 +41,9 @@ nlohmann::json to_json(const ShardHeader& header) {
   nlohmann::json attributes;
   for (const auto& [name, value] : header.attributes)
     std::visit([&, &key = name](const auto& each) { attributes[key] = each; }, value);
-  return {{"iteration", header.iteration}, {"rank", header.rank}, {"ranks", header.ranks},
-          {"attributes", attributes},      {"deck", header.deck}, {"layout", header.layout},
-          {"pieces", header.pieces}};
+  return {{"iteration", header.iteration}, {"rank", header.rank},      {"ranks", header.ranks},
+          {"attributes", attributes},      {"deck", header.deck},      {"layout", header.layout},
+          {"pieces", header.pieces},       {"tensors", header.tensors}};
 }
 
 ShardHeader from_json(const nlohmann::json& json) {
@@ -50,6 +53,7 @@ ShardHeader from_json(const nlohmann::json& json) {
                      .deck = json.at("deck").get<std::string>(),
                      .layout = json.at("layout").get<std::uint64_t>(),
                      .pieces = json.at("pieces").get<std::vector<std::int64_t>>()};
+  if (json.contains("tensors")) header.tensors = json.at("tensors").get<std::vector<std::string>>();
   for (const auto& [name, value] : json.at("attributes").items()) {
     if (value.is_number_integer())
       header.attributes[name] = value.get<std::int64_t>();
@@ -59,6 +63,13 @@ ShardHeader from_json(const nlohmann::json& json) {
       header.attributes[name] = value.get<std::string>();
   }
   return header;
+}
+
+/// Calls use(offset, bytes) for the consecutive parts of `bytes`.
+template <typename Use>
+void for_parts(std::int64_t bytes, const Use& use) {
+  for (std::int64_t begin = 0; begin < bytes; begin += kChunkBytes)
+    use(begin, std::min(kChunkBytes, bytes - begin));
 }
 
 /// A file that is open for reading from its begin to its end.
@@ -112,39 +123,62 @@ class Input {
     } catch (const nlohmann::json::exception&) {
       fail("its header is damaged");
     }
-    std::int64_t payload = size() - before - bytes - after;
+    if (!header.tensors.empty() && header.tensors.size() != header.pieces.size())
+      fail("its header is damaged");
+    std::int64_t payload =
+        size() - before - bytes - after -
+        std::ssize(header.tensors) * static_cast<std::int64_t>(sizeof hashes_[0]);
     for (const std::int64_t piece : header.pieces) {
       if (piece < 0 || piece > payload) fail("it has lost its end");
       payload -= piece;
     }
     if (payload != 0) fail("its size is not right");
     hash_.add(text);
+    one_hash_ = header.tensors.empty();
     return header;
   }
-  /// Reads part of the payload.
-  void payload(void* data, std::int64_t bytes) {
-    read(data, bytes);
-    hash_.add(data, static_cast<std::size_t>(bytes));
+  /// Reads a piece of `bytes` of the payload, in parts, to place(offset); calls
+  /// use(offset, bytes) after each.
+  template <typename Place, typename Use>
+  void piece(std::int64_t bytes, const Place& place, const Use& use) {
+    ContentHash hash;
+    for_parts(bytes, [&](std::int64_t offset, std::int64_t part) {
+      std::byte* const data = place(offset);
+      read(data, part);
+      hash.add(data, static_cast<std::size_t>(part));
+      if (one_hash_) hash_.add(data, static_cast<std::size_t>(part));
+      use(offset, part);
+    });
+    hashes_.push_back(hash.value());
   }
-  /// After the payload: compares the hash of all that was read.
-  void check_hash() {
+  /// After the payload of the file with `header`: compares the hashes of all that was read.
+  void check_hashes(const ShardHeader& header) {
+    std::vector<std::uint64_t> written(header.tensors.size());
+    const auto bytes = written.size() * sizeof(std::uint64_t);
+    read(written.data(), static_cast<std::int64_t>(bytes));
+    if (!written.empty()) hash_.add(written.data(), bytes);
     std::uint64_t stored = 0;
     read(&stored, sizeof stored);
-    if (stored != hash_.value()) fail("it is damaged: its checksum does not match");
+    if (stored != hash_.value())
+      fail(one_hash_ ? "it is damaged: its checksum does not match"
+                     : "its structure is damaged: its checksum does not match");
+    if (!one_hash_ && written.size() != hashes_.size()) fail("its header is damaged");
+    std::vector<std::string> damaged;
+    for (std::size_t i = 0; i < written.size(); ++i)
+      if (written[i] != hashes_[i] && (damaged.empty() || damaged.back() != header.tensors[i]))
+        damaged.push_back(header.tensors[i]);
+    if (!damaged.empty())
+      fail(fmt::format("tensors are damaged, their checksums do not match: '{}'",
+                       fmt::join(damaged, "', '")));
   }
 
  private:
   const std::filesystem::path path_;
   const int fd_;
-  ContentHash hash_;
+  ContentHash hash_;                   ///< of the header and `hashes_`, or the payload
+  bool one_hash_ = false;              ///< an earlier version wrote it
+  std::vector<std::uint64_t> hashes_;  ///< of the pieces that were read
 };
-
-/// Calls use(offset, bytes) for the consecutive parts of `bytes`.
-template <typename Use>
-void for_parts(std::int64_t bytes, const Use& use) {
-  for (std::int64_t begin = 0; begin < bytes; begin += kChunkBytes)
-    use(begin, std::min(kChunkBytes, bytes - begin));
-}
 
 }  // namespace
 
@@ -246,11 +280,16 @@ void write_shard(const std::filesystem::path& path, ShardHeader header,
                  const std::vector<LocalTensor>& tensors, const std::function<void()>& progressed) {
   header.layout = shard_layout(tensors);
   header.pieces.clear();
+  header.tensors.clear();
   for (const LocalTensor& tensor : tensors)
-    for (const Piece& piece : tensor.pieces)
+    for (const Piece& piece : tensor.pieces) {
       header.pieces.push_back(piece_bytes(piece, tensor.dtype));
+      header.tensors.push_back(tensor.name);
+    }
   const std::int64_t payload =
       std::accumulate(header.pieces.begin(), header.pieces.end(), std::int64_t{0});
+  std::vector<std::uint64_t> hashes;
+  const auto hash_bytes = static_cast<std::int64_t>(header.pieces.size() * sizeof(std::uint64_t));
   const std::filesystem::path part = create_part(path);
   try {
     const std::string text = to_json(header).dump();
@@ -260,17 +299,23 @@ void write_shard(const std::filesystem::path& path, ShardHeader header,
     std::int64_t at = std::ssize(begin);
     ContentHash hash;
     hash.add(text);
-    reserve_space(part, at + payload + static_cast<std::int64_t>(sizeof hash));
+    reserve_space(part, at + payload + hash_bytes + static_cast<std::int64_t>(sizeof hashes[0]));
     PartFile file(part, progressed);
     file.write(begin.data(), at, 0);
     for (const LocalTensor& tensor : tensors)
-      for (const Piece& piece : tensor.pieces)
+      for (const Piece& piece : tensor.pieces) {
+        ContentHash of_piece;
         for_parts(piece_bytes(piece, tensor.dtype), [&](std::int64_t offset, std::int64_t bytes) {
           const std::byte* data = static_cast<const std::byte*>(piece.data) + offset;
-          hash.add(data, static_cast<std::size_t>(bytes));
+          of_piece.add(data, static_cast<std::size_t>(bytes));
           file.write(data, bytes, at);
           at += bytes;
         });
+        hashes.push_back(of_piece.value());
+      }
+    if (!hashes.empty()) hash.add(hashes.data(), static_cast<std::size_t>(hash_bytes));
+    file.write(hashes.data(), hash_bytes, at);
+    at += hash_bytes;
     const std::uint64_t value = hash.value();
     file.write(&value, sizeof value, at);
     file.resize(at + static_cast<std::int64_t>(sizeof value));
@@ -285,14 +330,19 @@ void write_shard(const std::filesystem::path& path, ShardHeader header,
 
 ShardHeader read_shard_header(const std::filesystem::path& path) { return Input(path).header(); }
 
-void verify_shard(const std::filesystem::path& path) {
+Verified verify_shard(const std::filesystem::path& path) {
   Input input(path);
   const ShardHeader header = input.header();
   std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
-  for (const std::int64_t piece : header.pieces)
-    for_parts(piece,
-              [&](std::int64_t, std::int64_t bytes) { input.payload(buffer.data(), bytes); });
-  input.check_hash();
+  Verified verified;
+  for (const std::int64_t bytes : header.pieces) {
+    input.piece(
+        bytes, [&](std::int64_t) { return buffer.data(); }, [](std::int64_t, std::int64_t) {});
+    verified.bytes += static_cast<double>(bytes);
+  }
+  input.check_hashes(header);
+  verified.tensors = std::set(header.tensors.begin(), header.tensors.end()).size();
+  return verified;
 }
 
 void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor>& tensors,
@@ -300,18 +350,20 @@ void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor
   Input input(path);
   const ShardHeader header = input.header();
   if (header.layout != shard_layout(tensors)) input.fail("it belongs to another layout");
-  std::vector<std::byte> staging;
   const bool direct = !memory || memory->is_host_memory();
+  std::vector<std::byte> staging(direct ? 0 : static_cast<std::size_t>(kChunkBytes));
   for (const LocalTensor& tensor : tensors)
-    for (const Piece& piece : tensor.pieces)
-      for_parts(piece_bytes(piece, tensor.dtype), [&](std::int64_t offset, std::int64_t bytes) {
-        std::byte* data = static_cast<std::byte*>(piece.data) + offset;
-        if (direct) return input.payload(data, bytes);
-        staging.resize(static_cast<std::size_t>(bytes));
-        input.payload(staging.data(), bytes);
-        memory->upload(data, staging.data(), staging.size());
-      });
-  input.check_hash();
+    for (const Piece& piece : tensor.pieces) {
+      auto* const data = static_cast<std::byte*>(piece.data);
+      input.piece(
+          piece_bytes(piece, tensor.dtype),
+          [&](std::int64_t offset) { return direct ? data + offset : staging.data(); },
+          [&](std::int64_t offset, std::int64_t bytes) {
+            if (!direct)
+              memory->upload(data + offset, staging.data(), static_cast<std::size_t>(bytes));
+          });
+    }
+  input.check_hashes(header);
 }
 
 void remove_shards(const std::filesystem::path& folder,

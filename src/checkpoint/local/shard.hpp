@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/file.hpp"
 
 namespace trireme::checkpoint {
 
@@ -23,6 +24,7 @@ struct ShardHeader {
   std::string deck;
   std::uint64_t layout = 0;          ///< shard_layout() of its tensors
   std::vector<std::int64_t> pieces;  ///< the bytes of each, in the order of the tensors
+  std::vector<std::string> tensors;  ///< whose they are; none in shards of earlier versions
 };
 
 /// A hash of the names, shapes, types and pieces of `tensors`.
@@ -33,15 +35,17 @@ std::filesystem::path shard_path(const std::filesystem::path& folder, std::int64
                                  int rank, bool copy = false);
 
 /// Writes all pieces of `tensors`, which lie in host memory, replicas included, and their hash: to
-/// `path`.part, which is synced and renamed. `header` gains layout and pieces. One rank; no
-/// MPI. `progressed` is called after each few MiB. Throws IoError.
+/// `path`.part, which is synced and renamed. `header` gains layout, pieces and tensors. One rank;
+/// no MPI. `progressed` is called after each few MiB. Throws
+/// IoError.
 void write_shard(const std::filesystem::path& path, ShardHeader header,
                  const std::vector<LocalTensor>& tensors, const std::function<void()>& progressed);
 
 /// The header of the shard at `path`, whose size must be right. Throws DataError, IoError.
 ShardHeader read_shard_header(const std::filesystem::path& path);
-/// Reads the payload and compares its hash. Throws DataError naming the file, IoError.
-void verify_shard(const std::filesystem::path& path);
+/// Reads the payload and compares the hashes. Throws DataError naming the file and the structure or
+/// all damaged tensors, IoError.
+Verified verify_shard(const std::filesystem::path& path);
 /// Fills all pieces of `tensors`, which lie in the memory of `memory`. Throws DataError where the
 /// shard has another layout or is damaged, IoError.
 void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor>& tensors,
