@@ -147,9 +147,12 @@ prepare_srun() {
   fi
 }
 
-# newest_checkpoint: the name of the run's newest checkpoint, "" if it has none.
+# newest_checkpoint: what tells of the run's newest checkpoint, "" if it has none. Of local ones only the log says
+# something.
 newest_checkpoint() {
-  if [ -n "$run_folder" ]; then cat -- "$run_folder/checkpoints/latest" 2>/dev/null; fi
+  if [ -z "$run_folder" ]; then return; fi
+  cat -- "$run_folder/checkpoints/latest" 2>/dev/null
+  grep -s '^{"kind":"checkpoint"' -- "$run_folder/metrics.jsonl" | tail -n 1
 }
 
 # note_checkpoint [LAUNCHER...]: stores the newest checkpoint before the run starts. The program, started by
@@ -226,7 +229,7 @@ end_job() {
     134 | 135 | 137 | 139)
       now=$(newest_checkpoint)
       if [ -n "$now" ] && [ "$now" != "$checkpoint_before" ]; then
-        echo "a signal killed a rank (exit code $code) after the run had written the checkpoint $now"
+        echo "a signal killed a rank (exit code $code) after the run had written a checkpoint"
         code=75
       fi
       ;;
