@@ -143,11 +143,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Logical tensors of one kind, whole, under their names in a checkpoint.
+/// A logical tensor, whole, under its name in a checkpoint.
 struct Whole {
   std::string name;
   Shape shape;
-  std::vector<float> values;
+  std::vector<float> values;  ///< none for zeros
 };
 
 std::int64_t count_rows(const Tensors& tensors, const std::string& name) {
@@ -331,12 +331,13 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
   } else if (keeps_moments) {
     for (const char* prefix : {"optimizer/m/", "optimizer/v/"})
       for (const model::Parameter& parameter : table)
-        all.push_back({prefix + parameter.name, parameter.shape,
-                       std::vector<float>(static_cast<std::size_t>(parameter.shape.size()))});
+        all.push_back({prefix + parameter.name, parameter.shape, {}});
   }
   const train::RunState state = state_of(foreign, deck, notes);
   std::vector<checkpoint::WholeTensor> tensors;
-  for (const Whole& whole : all) tensors.push_back({whole.name, whole.shape, whole.values.data()});
+  for (const Whole& whole : all)
+    tensors.push_back(
+        {whole.name, whole.shape, whole.values.empty() ? nullptr : whole.values.data()});
   checkpoint::write_checkpoint(to, state.attributes(), deck::print_deck(deck), tensors,
                                options.progress);
   if (!options.write_deck.empty())
