@@ -1,12 +1,13 @@
-// A library to preload (LD_PRELOAD) that makes the storage of checkpoints fail: calls on files
-// whose names end in ".h5.part"; or the network: TCP connections of Open MPI (btl tcp); or the
-// clock.
+// A library to preload (LD_PRELOAD) that makes storage fail: calls on files whose names contain
+// ".h5.part", those of checkpoints, or another text; or the network: TCP connections of Open MPI
+// (btl tcp); or the clock.
 //
 //   TRIREME_FAULT        eio, enospc: writes fail; short: writes take a part of the bytes, now and
 //                        then none but EINTR; emfile: no file can be opened; erofs: none can be
 //                        opened for writing; slow: writes take 50 ms; slow-link: each message takes
 //                        2 ms more; cut: nothing is sent or received any more, and no error seen;
 //                        clock: the wall clock jumps by a day back and forth
+//   TRIREME_FAULT_FILES  what is in the names of the files (.h5.part)
 //   TRIREME_FAULT_RANK   of which rank; of all without it
 //   TRIREME_FAULT_AFTER  how many calls succeed first (0)
 //   TRIREME_FAULT_COUNT  how many calls then have the fault (all)
@@ -59,13 +60,16 @@ bool is_due() {
   return call >= first && call - first < count;
 }
 
-bool is_part(std::string_view path) { return path.ends_with(".h5.part"); }
+bool is_chosen(std::string_view path) {
+  static const std::string_view files = environment("TRIREME_FAULT_FILES");
+  return path.find(files.empty() ? ".h5.part" : files) != std::string_view::npos;
+}
 
-bool is_part(int fd) {
+bool is_chosen(int fd) {
   char path[4096];
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
   const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
-  return length > 0 && is_part(std::string_view(path, static_cast<size_t>(length)));
+  return length > 0 && is_chosen(std::string_view(path, static_cast<size_t>(length)));
 }
 
 /// Runs `call(count)`, which writes `count` bytes, or does what the fault says.
@@ -73,7 +77,7 @@ template <typename Call>
 ssize_t write_with_faults(int fd, size_t count, const Call& call) {
   const bool of_writes =
       fault() == "eio" || fault() == "enospc" || fault() == "short" || fault() == "slow";
-  if (!of_writes || !is_part(fd) || !is_due()) return call(count);
+  if (!of_writes || !is_chosen(fd) || !is_due()) return call(count);
   if (fault() == "eio" || fault() == "enospc") {
     errno = fault() == "eio" ? EIO : ENOSPC;
     return -1;
@@ -96,12 +100,12 @@ Function next(const char* name) {
 }
 
 int open_with_faults(const char* name, const char* path, int flags, mode_t mode) {
-  if (fault() == "emfile" && is_part(path) && is_due()) {
+  if (fault() == "emfile" && is_chosen(path) && is_due()) {
     errno = EMFILE;
     return -1;
   }
   const bool writes = (flags & (O_WRONLY | O_RDWR)) != 0;
-  if (fault() == "erofs" && writes && is_part(path) && is_due()) {
+  if (fault() == "erofs" && writes && is_chosen(path) && is_due()) {
     errno = EROFS;
     return -1;
   }

@@ -1,0 +1,73 @@
+"""The timetable's faults of tests/faults against jobs of srun on two hosts; and a host that is lost with its disk."""
+
+import random
+import re
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
+
+from cluster import (BIN, BOTH_NODES, CLUSTER, NODES, PER_NODE, ClusterTest, on_node,  # noqa: E402
+                     running_programs, switch_off_and_on)
+from driver import MANY_RANKS, Case  # noqa: E402
+from process_faults import ProcessFaults  # noqa: E402
+from runs import FINISHED  # noqa: E402
+from storage_faults import LocalFaults, StorageFaults  # noqa: E402
+
+KINDS = ["kill", "kill_in_save", "stop", "signal_once", "signal_in_save", "write_error", "local_kill"]
+
+
+class SlurmFaults(ProcessFaults, StorageFaults, LocalFaults):
+    """Two ranks on each node."""
+
+    def command(self, case, settings, launcher):
+        return ["srun", "--mpi=pmix", "--kill-on-bad-exit=0", "--wait=10", f"--nodes={len(NODES)}",
+                f"--ntasks-per-node={PER_NODE}", "--cpus-per-task=1", "env", *settings]
+
+    def ranks_of(self, started):
+        """Of all programs on the cluster: one run is there at a time. srun's own words have them, too."""
+        program = f"{BIN / 'trireme-pretrain'}\0".encode()
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if self.starts_with(path, program)]
+
+    @staticmethod
+    def starts_with(path, program):
+        try:
+            return path.read_bytes().startswith(program)
+        except OSError:  # it has ended
+            return False
+
+
+class Faults(ClusterTest, SlurmFaults):
+    def test_timetable(self):
+        for number, kind in enumerate(KINDS):
+            with self.subTest(kind):
+                case = Case(kind, number, random.Random(number))
+                case.layout, case.background, case.compressed = MANY_RANKS, number % 2 == 1, False
+                getattr(self, kind)(case)
+                print(f"\n  {kind}: exit code {case.code}, lost iterations {case.lost}", end=" ", flush=True)
+                self.wait("the end of the ranks", lambda: not running_programs())
+                self.wait("the nodes", lambda: self.idle_nodes() == NODES)
+
+    def test_a_host_is_lost_with_its_disk(self):
+        """Each node has a disk of its own, and copies of the other's shards (checkpoint.local.partner)."""
+        disk = CLUSTER / "tmp" / "local"
+        words = [f"checkpoint.local.path={disk}", "checkpoint.local.every=3", "checkpoint.local.partner=true",
+                 "checkpoint.every=1000"]
+        with self.submit("many-nodes.sbatch", *BOTH_NODES, words=words) as job:
+            job.wait_until(lambda: all(self.copies(node, disk) for node in NODES))
+            switch_off_and_on("node1")
+            job.wait_until(lambda: job.restarts >= 1)
+            self.assertEqual(self.checkpoints("run"), [])
+            self.assertEqual(job.finish(), FINISHED, job.text())
+        found = re.search(r"restart +from the local checkpoint in .*, iteration (\d+)", job.text())
+        self.assertTrue(found, job.text())
+        self.check_losses("run")
+
+    @staticmethod
+    def copies(node, disk):
+        return on_node(node, "sh", "-c", f"ls {disk}/*/*.copy 2>/dev/null || true").split()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
