@@ -49,8 +49,9 @@ class BackgroundSave {
   double waited_seconds() const { return waited_seconds_; }
 
   bool in_flight() const { return step_ != Step::idle; }
-  /// Whether all ranks have written their elements: the checkpoint may be published at any moment.
-  bool publishes() const { return step_ == Step::publishing; }
+  /// Whether all ranks have written their elements or shards: the checkpoint may be published at
+  /// any moment, or lacks its copies alone.
+  bool publishes() const { return step_ == Step::publishing || step_ == Step::partners; }
   /// Takes the next step when all ranks have completed the last one; does not wait for them to.
   /// Returns true when the checkpoint is published. Collective; throws, on every rank, as save().
   /// After an exception no save is in flight, and unfinished files and the shards of a checkpoint

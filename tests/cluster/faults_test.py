@@ -55,7 +55,7 @@ class Faults(ClusterTest, SlurmFaults):
         words = [f"checkpoint.local.path={disk}", "checkpoint.local.every=3", "checkpoint.local.partner=true",
                  "checkpoint.every=1000"]
         with self.submit("many-nodes.sbatch", *BOTH_NODES, words=words) as job:
-            job.wait_until(lambda: all(self.copies(node, disk) for node in NODES))
+            job.wait_until(lambda: self.events("run", "checkpoint") and all(self.copies(node, disk) for node in NODES))
             switch_off_and_on("node1")
             job.wait_until(lambda: job.restarts >= 1)
             self.assertEqual(self.checkpoints("run"), [])
