@@ -67,7 +67,7 @@ class ProcessFaults(Driver):
     def stop(self, case):
         """A rank hangs."""
         result = self.signalled(case, signal.SIGSTOP, [STOPPED_EARLY])
-        self.assertRegex(result.err, r"rank \d on \S+: .* \(comm.timeout\).*no answer from rank \d on ")
+        self.assertRegex(result.err, r"rank \d on \S+: .* took longer than .*comm\.timeout.*no answer from rank \d on ")
         stacks = [path.read_text() for path in (self.folder / case.name / "ranks").glob("*.stacks")]
         self.assertRegex("".join(stacks), r"\[rank \d on \S+\] +main \(trireme-pretrain\+")
 
