@@ -15,7 +15,7 @@ from process_faults import ProcessFaults  # noqa: E402
 from runs import FINISHED  # noqa: E402
 from storage_faults import LocalFaults, StorageFaults  # noqa: E402
 
-KINDS = ["kill", "kill_in_save", "stop", "signal_once", "signal_in_save", "write_error", "local_kill"]
+KINDS = ["kill", "kill_in_save", "stop", "signal_once", "signal_in_save", "local_kill"]
 
 
 class SlurmFaults(ProcessFaults, StorageFaults, LocalFaults):
