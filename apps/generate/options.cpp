@@ -1,5 +1,7 @@
 #include "generate/options.hpp"
 
+#include "core/system/output_names.hpp"
+
 namespace trireme {
 namespace {
 
@@ -111,9 +113,9 @@ void check_options(const po::variables_map& values) {
   }
   if (values.count("prompt") && values.count("input")) together("prompt", "input");
   if (values.count("output"))
-    output_of(values, "output",
-              values.count("input") ? std::vector{values["input"].as<std::string>()}
-                                    : std::vector<std::string>());
+    refuse_device(output_of(values, "output",
+                            values.count("input") ? std::vector{values["input"].as<std::string>()}
+                                                  : std::vector<std::string>()));
   if (values.count("stop"))
     for (const std::string& text : values["stop"].as<std::vector<std::string>>())
       if (text.empty()) throw UsageError("--stop: must not be empty, since every text has that");

@@ -15,6 +15,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/system/memory.hpp"
+#include "core/system/output_names.hpp"
 #include "core/text.hpp"
 
 namespace trireme {
@@ -147,6 +148,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw IoError("cannot write '{}': it is a folder; name a file in it", path.string());
+  refuse_device(path);
   const std::filesystem::path temporary = path.string() + ".part";
   try {
     write_and_sync(temporary, content);

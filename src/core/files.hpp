@@ -30,7 +30,7 @@ void require_regular_file(const std::filesystem::path& path);
 
 /// Writes `content` to a new file `path`.part, syncs it and renames it to `path`: a reader sees the
 /// old file or the new one, never a part. A file or symbolic link that is already at `path`.part is
-/// replaced, never written through. Throws IoError, and then leaves no part.
+/// replaced, never written through. Throws IoError, also for a device, and then leaves no part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// Flushes a file's or folder's data to the disk. Throws IoError.

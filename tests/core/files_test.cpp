@@ -12,6 +12,7 @@
 #include "../message_of.hpp"
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
+#include "core/system/output_names.hpp"
 
 namespace trireme {
 namespace {
@@ -53,6 +54,23 @@ TEST_F(FilesTest, AnAtomicWriteFollowsNoLink) {
   EXPECT_EQ(read_file(folder_ / "target"), "keep");
   EXPECT_EQ(read_file(folder_ / "a"), "new");
   EXPECT_FALSE(std::filesystem::is_symlink(folder_ / "a"));
+}
+
+TEST_F(FilesTest, AnAtomicWriteReplacesNoDevice) {
+  const std::filesystem::path fifo = folder_ / "fifo", link = folder_ / "link";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink(fifo, link);
+  for (const std::filesystem::path& path : {fifo, link}) {
+    EXPECT_EQ(message_of<IoError>([&] { write_file_atomically(path, "x"); }),
+              "cannot write '" + path.string() + "': it is a device or a FIFO; name a file");
+    EXPECT_TRUE(std::filesystem::is_fifo(path));
+    EXPECT_FALSE(std::filesystem::exists(path.string() + ".part"));
+  }
+  // Whatever it is: /dev/stdout may be a link to a regular file.
+  EXPECT_NO_THROW(refuse_device(folder_ / "new"));
+  EXPECT_NO_THROW(refuse_device("/dev/shm/new"));
+  EXPECT_THROW(refuse_device("/dev/stdout"), IoError);
+  EXPECT_THROW(refuse_device("/dev/../dev/./new"), IoError);
 }
 
 TEST_F(FilesTest, OnlyRegularFilesOfAnExpectedSizeAreInput) {

@@ -1,6 +1,7 @@
 #include "tokenizer/preprocess/dataset.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -125,6 +126,14 @@ TEST_F(DatasetWriterTest, WhatAKilledProgramLeftIsTakenOver) {
   writer.finish();
   EXPECT_EQ(read_file(folder_ / "a.bin"), std::string("\7\0", 2));
   EXPECT_EQ(files(), (std::vector<std::string>{"a.bin", "a.idx"}));
+}
+
+TEST_F(DatasetWriterTest, APartReplacesNoDevice) {
+  const std::filesystem::path fifo = folder_ / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(message_of<IoError>([&] { PartFile part(fifo); }),
+            "cannot write '" + fifo.string() + "': it is a device or a FIFO; name a file");
+  EXPECT_EQ(files(), std::vector<std::string>{"fifo"});
 }
 
 TEST_F(DatasetWriterTest, SystemErrorsNameTheFile) {

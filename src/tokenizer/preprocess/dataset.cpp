@@ -16,6 +16,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/system/output_names.hpp"
 
 namespace trireme::tokenizer {
 namespace {
@@ -190,6 +191,7 @@ void refuse_foreign_info(const std::filesystem::path& prefix) {
 }
 
 OutputFolder::OutputFolder(const std::filesystem::path& file) {
+  refuse_device(file);
   const std::filesystem::path folder = folder_of(file);
   std::vector<std::filesystem::path> missing;
   std::error_code error;

@@ -52,8 +52,8 @@ void refuse_foreign_info(const std::filesystem::path& prefix);
 /// folders that were made are removed again if they are empty in the end.
 class OutputFolder {
  public:
-  /// Makes the folder of `file`. Throws IoError, also where this would be a new folder directly
-  /// below the root of the file system: there a name is mistyped more often than meant.
+  /// Makes the folder of `file`. Throws IoError, also where `file` is a device, or the folder would
+  /// be a new one directly below the root of the file system: there names are mistyped.
   explicit OutputFolder(const std::filesystem::path& file);
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
