@@ -46,6 +46,23 @@ TEST(BitFlip, ChangesOneBitOfOneElement) {
         << i;
 }
 
+TEST(Supervise, StartsTheRunWithoutItsOwnOptions) {
+  const auto words = [](std::vector<const char*> given, bool with_restart) {
+    given.insert(given.begin(), "trireme-pretrain");
+    Words found = supervised_words(static_cast<int>(given.size()), const_cast<char**>(given.data()),
+                                   with_restart);
+    found.erase(found.begin());  // the program's path
+    return found;
+  };
+  EXPECT_EQ(words({"a.yaml", "--supervise=mpirun -n 2", "-q"}, true), Words({"a.yaml", "-q"}));
+  EXPECT_EQ(words({"a.yaml", "--supervise", "mpirun -n 2", "-q"}, true), Words({"a.yaml", "-q"}));
+  EXPECT_EQ(words({"--restart", "never", "--max-restarts", "3", "--supervise", "srun"}, true),
+            Words({"--restart", "never"}));
+  EXPECT_EQ(words({"--restart", "never", "--max-restarts=3", "--supervise", "srun"}, false),
+            Words());
+  EXPECT_EQ(words({"--supervise", "-q"}, true), Words({"-q"}));
+}
+
 TEST(Supervise, LeavesHostsOutOfSlurmsSteps) {
   EXPECT_EQ(
       without_hosts({"/usr/bin/srun", "-n", "4", "trireme-pretrain"}, {"node1", "node7"}, "."),

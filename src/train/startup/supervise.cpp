@@ -201,7 +201,11 @@ std::vector<std::string> supervised_words(int argc, char** argv, bool with_resta
     const std::string word = argv[i];
     const bool dropped =
         word.starts_with("--max-restarts") || (!with_restart && word.starts_with("--restart"));
-    if (word.starts_with("--supervise")) continue;
+    if (word.starts_with("--supervise")) {
+      // The launcher may be a word of its own, which no option can be.
+      i += word == "--supervise" && i + 1 < argc && argv[i + 1][0] != '-';
+      continue;
+    }
     if (dropped)
       i += word.find('=') == std::string::npos;
     else
