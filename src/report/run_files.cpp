@@ -92,7 +92,7 @@ OutputFile::~OutputFile() {
   try {
     if (file_) flush();
   } catch (const IoError&) {
-    // Whoever must know has called flush().
+    // A caller that must see the error calls flush() first.
   }
 }
 

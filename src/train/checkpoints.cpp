@@ -334,7 +334,7 @@ std::optional<double> RunCheckpoints::advance_save(bool wait) {
 
 void RunCheckpoints::note_failed(const IoError& error) {
   const bool again = std::exchange(in_flight_.local ? local_failed_ : shared_failed_, true);
-  // Without its local checkpoints a run goes on as long as it has shared ones.
+  // A run continues without local checkpoints as long as it writes shared ones.
   const bool spare = in_flight_.local && deck_.checkpoint.every;
   if (again && !spare)
     throw CollectiveError(error.code(),
