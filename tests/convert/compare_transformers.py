@@ -266,4 +266,5 @@ def main():
     sys.exit(f"different: {', '.join(bad)}" if bad else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
