@@ -195,5 +195,22 @@ TEST_F(HuggingFaceTest, ReadsWindowsOfAllLayersAndLimitsTheContextToThoseOfSome)
   EXPECT_EQ(imported("use_sliding_window", false), Read(0, 8, false));
 }
 
+TEST_F(HuggingFaceTest, ImportsAModelWithoutAStandardDeviationOfInitialWeights) {
+  for (const std::string& deck : {std::string(kDeck), llama_deck_with("bias: none")}) {
+    fs::remove_all(folder_ / "out");
+    fs::remove(folder_ / "run.h5");
+    fs::remove(folder_ / "back.h5");
+    export_model(checkpoint_of(deck), folder_ / "out");
+    configure("initializer_range", 0);
+    const std::string said =
+        import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+    EXPECT_NE(said.find("\"initializer_range\" is 0"), std::string::npos) << said;
+    EXPECT_EQ(deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model.init_std, 0.02);
+    expect_same_weights(folder_ / "run.h5", folder_ / "back.h5");
+    configure("initializer_range", -1);
+    EXPECT_NE(import_problem().find("model.init_std"), std::string::npos) << import_problem();
+  }
+}
+
 }  // namespace
 }  // namespace trireme::convert::huggingface

@@ -72,7 +72,7 @@ std::string bert_deck(const Source& source) {
       config.size("num_hidden_layers"), config.size("hidden_size"),
       config.size("num_attention_heads"), config.size("intermediate_size"), positions, positions,
       config.size("vocab_size"), config.number("attention_probs_dropout_prob", 0.1),
-      config.number("hidden_dropout_prob", 0.1), config.number("initializer_range", 0.02),
+      config.number("hidden_dropout_prob", 0.1), init_std(source),
       config.number("layer_norm_eps", 1e-12), config.flag("tie_word_embeddings", true),
       config.text("model_type", "") != kMegatronBert, binary);
   const std::filesystem::path vocab = source.folder / "vocab.txt";

@@ -81,6 +81,17 @@ const char* torch_name(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
 }
 
+double init_std(const Source& source) {
+  constexpr double kDefault = 0.02;
+  const double value = source.config.number("initializer_range", kDefault);
+  if (value != 0.0) return value;
+  source.notes.push_back(
+      fmt::format("\"initializer_range\" is 0, with which no model trains from the beginning: "
+                  "model.init_std is {}; the weights are the folder's",
+                  kDefault));
+  return kDefault;
+}
+
 std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows,
                              std::int64_t columns) {
   // In blocks that fit into the cache.

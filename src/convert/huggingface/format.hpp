@@ -92,6 +92,10 @@ Format bert_format();
 Format megatron_bert_format();
 Format llama_format();
 
+/// model.init_std by "initializer_range"; where that is 0, as in folders whose author initialises
+/// in another way, the deck's default with a note: the weights are given.
+double init_std(const Source& source);
+
 /// The transpose [columns, rows] of `values` [rows, columns].
 std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows,
                              std::int64_t columns);

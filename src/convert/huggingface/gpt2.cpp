@@ -43,7 +43,7 @@ std::string gpt2_deck(const Source& source) {
       "  init_std: {}\n  layernorm_eps: {}\n",
       layers, hidden, heads, config.size("n_inner", 4 * hidden), positions, positions,
       config.size("vocab_size"), config.number("attn_pdrop", 0.1),
-      config.number("resid_pdrop", 0.1), config.number("initializer_range", 0.02),
+      config.number("resid_pdrop", 0.1), init_std(source),
       config.number("layer_norm_epsilon", 1e-5));
   const std::string tokenizer = tokenizer_text(source.folder, source.notes);
   if (!tokenizer.empty()) text += fmt::format("data: {{tokenizer: {}}}\n", tokenizer);

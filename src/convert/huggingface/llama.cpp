@@ -191,7 +191,7 @@ std::string llama_deck(const Source& source) {
       config.size("intermediate_size"), sequence, positions, config.size("vocab_size"),
       activation == "silu" ? "swiglu" : "geglu", variant->keys, window_key,
       config.flag("tie_word_embeddings", false), config.number("attention_dropout", 0),
-      config.number("initializer_range", 0.02), config.number("rms_norm_eps", variant->eps));
+      init_std(source), config.number("rms_norm_eps", variant->eps));
   text += position_text(config, longest);
   const std::string tokenizer = tokenizer_text(source.folder, source.notes);
   if (!tokenizer.empty()) text += fmt::format("data: {{tokenizer: {}}}\n", tokenizer);
