@@ -21,6 +21,7 @@
 #include "core/text.hpp"
 #include "deck/describe.hpp"
 #include "deck/load.hpp"
+#include "plan/setup.hpp"
 #include "train/run_state.hpp"
 #include "train/startup/startup.hpp"
 
@@ -29,12 +30,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What this run's deck has changed since the deck in the checkpoint at `path`.
-std::vector<deck::Change> changes_since(const checkpoint::Header& header, const fs::path& path,
-                                        const deck::Deck& deck) {
-  const deck::Deck before =
-      deck::parse(header.deck, path.string() + ":/deck", {}, {.need_data = false});
-  return deck::compare_for_restart(before, deck);
+/// The deck in a checkpoint.
+deck::Deck deck_of(const checkpoint::Header& header, const fs::path& path) {
+  return deck::parse(header.deck, path.string() + ":/deck", {}, {.need_data = false});
+}
+
+/// Notes in `point` that the learning-rate schedule of `deck` has another rate at the position of
+/// `state` than that of the deck `before`: most count samples, so that with another batch.global
+/// the same iterations are another part of them.
+void compare_learning_rates(const deck::Deck& before, const deck::Deck& deck, const RunState& state,
+                            RestartPoint& point) {
+  const auto rate = [&](const deck::Deck& of) {
+    return plan::learning_rate(of).at(plan::counts_samples(of) ? state.applied_samples
+                                                               : state.applied_iterations);
+  };
+  const double old_rate = rate(before), new_rate = rate(deck);
+  if (old_rate == new_rate) return;
+  point.notes.push_back(fmt::format(
+      "changed: the learning rate after iteration {}: {:.4g} by the checkpoint's deck, {:.4g} by "
+      "this one (its schedule counts {})",
+      state.iteration, old_rate, new_rate, plan::counts_samples(deck) ? "samples" : "iterations"));
 }
 
 /// Renames an old run folder, unless a run is using it, to the first free of <folder>.1,
@@ -134,12 +149,14 @@ void compare_runs(const deck::Deck& deck, const TrainingData& training_data,
                   const checkpoint::Header& header, RestartPoint& point) {
   const RunState before = RunState::from(header);
   point.progress = before.progress();
-  auto changes = changes_since(header, header.path, deck);
+  const deck::Deck old_deck = deck_of(header, header.path);
+  auto changes = deck::compare_for_restart(old_deck, deck);
   if (before.is_untrained()) judge_for_untrained(deck, changes);
   deck::refuse_immutable_changes(changes);
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
+  if (!before.is_untrained()) compare_learning_rates(old_deck, deck, before, point);
   compare_training_data(before, training_data, header.path, changes, point);
 }
 
@@ -237,7 +254,7 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point) {
 
 void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
   const checkpoint::Header header = checkpoint::read_header(checkpoint);
-  auto changes = changes_since(header, checkpoint, deck);
+  auto changes = deck::compare_for_restart(deck_of(header, checkpoint), deck);
   if (RunState::from(header).is_untrained()) judge_for_untrained(deck, changes);
   std::erase_if(changes, [](const deck::Change& change) {
     return !change.key.starts_with("model.") || change.key == "model.sequence";

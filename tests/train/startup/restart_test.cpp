@@ -38,6 +38,8 @@ class RestartTest : public testing::Test {
     if (decides()) tensor.pieces.push_back({.slabs = {{0, 1, 0, 1}}, .data = &value});
     const RunState state{.iteration = iteration,
                          .consumed_samples = 4 * iteration,
+                         .applied_iterations = iteration,
+                         .applied_samples = 4 * iteration,
                          .abandoned = abandoned,
                          .train_documents = train_documents,
                          .train_tokens = train_tokens};
@@ -145,9 +147,29 @@ TEST_F(RestartTest, NotesWhatChangesTheCourseOfTraining) {
   save(run_, 10);
   if (!decides()) return;
   const RestartPoint point =
-      find_restart(tiny_deck(run_, {"schedule.peak=2e-3", "log.every=3"}), "latest");
+      find_restart(tiny_deck(run_, {"schedule.weight_decay.type=linear", "log.every=3"}), "latest");
   ASSERT_EQ(point.notes.size(), 1u);
-  EXPECT_EQ(point.notes[0], "changed: schedule.peak: 0.001 in the checkpoint, 0.002 now");
+  EXPECT_EQ(point.notes[0],
+            "changed: schedule.weight_decay.type: constant in the checkpoint, linear now");
+}
+
+TEST_F(RestartTest, NotesTheLearningRateThatChangedKeysLeadTo) {
+  save(run_, 50);
+  if (!decides()) return;
+  const auto last_note = [&](const std::vector<std::string>& changes) {
+    const auto notes = find_restart(tiny_deck(run_, changes), "latest").notes;
+    return notes.empty() ? "" : notes.back();
+  };
+  // The schedule decays to 0 within 100 iterations of 4 samples; the checkpoint has seen 200.
+  EXPECT_EQ(last_note({}), "");
+  EXPECT_EQ(last_note({"batch.global=2"}),
+            "changed: the learning rate after iteration 50: 0.0005 by the checkpoint's deck, 0 by "
+            "this one (its schedule counts samples)");
+  EXPECT_EQ(last_note({"batch.global=8"}),
+            "changed: the learning rate after iteration 50: 0.0005 by the checkpoint's deck, "
+            "0.0008536 by this one (its schedule counts samples)");
+  EXPECT_EQ(last_note({"batch.global=2", "train.iterations=200"}),
+            "changed: train.iterations: 100 in the checkpoint, 200 now");
 }
 
 TEST_F(RestartTest, RefusesAllImmutableKeysTogether) {
