@@ -1,4 +1,6 @@
 // trireme-inspect: what is in a checkpoint or a dataset, and the sample order of a run.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

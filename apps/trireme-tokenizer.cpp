@@ -1,5 +1,7 @@
 // trireme-tokenizer: encodes text, decodes ids, trains SentencePiece models, WordPiece vocabularies
 // and byte-level BPE.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <iostream>

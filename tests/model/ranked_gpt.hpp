@@ -1,6 +1,7 @@
 // A model spread over the ranks of a layout, with invented data: what the tests of parallelism run.
 #pragma once
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
