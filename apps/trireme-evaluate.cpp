@@ -257,14 +257,15 @@ std::vector<Json> score_checkpoints(const DeckArguments& arguments,
   const auto& values = arguments.values;
   const std::string input = values.count("input") ? values["input"].as<std::string>() : "";
   const std::int64_t limit = sample_limit(values, batch);
+  // First: opening a dataset may write its index cache.
+  const std::string paths = train::on_rank_zero(
+      *world, [&] { return fmt::format("{}", fmt::join(find_checkpoints(values, deck), "\n")); });
   std::unique_ptr<const evaluate::Task> text;
   std::unique_ptr<const data::Dataset> dataset;
   if (input.empty())
     dataset = train::open_dataset(deck, vocabulary, split, std::nullopt, *world);
   else
     text = open_task(values, deck, task, input, limit);
-  const std::string paths = train::on_rank_zero(
-      *world, [&] { return fmt::format("{}", fmt::join(find_checkpoints(values, deck), "\n")); });
   Scorer scorer(prepared, std::move(world), values.count("quiet") > 0);
   std::vector<Json> results;
   std::istringstream lines(paths);

@@ -66,9 +66,11 @@ class AfterTraining(RunTest):
         self.assertLess(found["unigram"], math.log(257))
 
     def test_evaluate_refuses_what_is_wrong(self):
-        absent = run("trireme-evaluate", *self.deck_words("absent"))
+        cache = self.folder / "cache"
+        absent = run("trireme-evaluate", *self.deck_words("absent", f"data.index_cache={cache}"))
         self.assertEqual(absent.code, IO, absent)
         self.assertIn("there is no checkpoint", absent.err)
+        self.assertFalse(cache.exists(), "an index cache is written for a run that has no checkpoint")
         small = run("trireme-evaluate", *self.deck_words("run", "--split", "test"))
         self.assertEqual(small.code, DECK, small)
         self.assertIn("the test part of", small.err)
