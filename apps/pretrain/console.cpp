@@ -39,8 +39,10 @@ report::ModelInfo model_info(const deck::Deck& deck, const plan::Vocabulary& voc
           .recomputes = deck.recompute.granularity == deck::Granularity::full};
 }
 
-/// `command` for a run of twice the length, which replaces the one it gives.
-std::string twice_as_long(std::string command, const deck::Train& train) {
+/// `command` for a run of twice the length, which replaces the one it gives; of twice what is done
+/// where that is more, as in a run that resumed with a shorter length.
+std::string twice_as_long(std::string command, const deck::Train& train,
+                          const train::RunState& done) {
   const char* key = train.samples ? "train.samples" : "train.iterations";
   const std::int64_t length = train.samples ? *train.samples : *train.iterations;
   const std::string given = fmt::format(" {}={}", key, length);
@@ -50,7 +52,8 @@ std::string twice_as_long(std::string command, const deck::Train& train) {
     if (std::string_view(command).substr(0, at).ends_with(kSet))
       command.erase(at - kSet.size(), kSet.size());
   }
-  return fmt::format("{} {}={}", command, key, 2 * length);
+  return fmt::format("{} {}={}", command, key,
+                     2 * std::max(length, train.samples ? done.consumed_samples : done.iteration));
 }
 
 }  // namespace
@@ -140,7 +143,7 @@ void conclude(report::Reporter& reporter, train::StopReason stop, const train::T
   if (trainer.last_checkpoint())
     text += fmt::format("\ncheckpoint {}", trainer.last_checkpoint()->string());
   if (stop == train::StopReason::finished)
-    text += "\ncontinue   " + twice_as_long(command, deck.train);
+    text += "\ncontinue   " + twice_as_long(command, deck.train, trainer.state());
   else if (stop != train::StopReason::diverged)
     text += "\ncontinue   " + command;
   reporter.print(text);

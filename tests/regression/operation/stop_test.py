@@ -168,6 +168,8 @@ class Stops(RunTest):
         done = self.pretrain("run", "train.iterations=5")
         self.assertEqual(self.check_stop("run", done, FINISHED, "finished"), 5)
         self.assertEqual(len(self.losses("run")), 5)
+        shorter = self.pretrain("run", "train.iterations=2")
+        self.assertRegex(shorter.out, r"(?m)^continue   .* train\.iterations=10$")
 
     def test_kill_switch_at_the_start(self):
         switch = self.folder / "switch"
