@@ -34,6 +34,7 @@ inline OwnAnswers own_answers(const DeckArguments& arguments) {
     return expected_line(arguments, deck, vocab);
   };
   const auto check = [&arguments, expected](const deck::Deck& deck, std::int64_t vocab) {
+    train::require_possible_folder(deck.run.output);
     return restart_lines(arguments, deck) + expected(deck, vocab);
   };
   return {.plan = expected, .check = check};

@@ -269,7 +269,18 @@ RestartPoint check_restart(deck::Deck deck, const std::string& restart) {
   return compare_with_checkpoint(deck, restart, {});
 }
 
+void require_possible_folder(const fs::path& folder) {
+  std::error_code unreadable;  // making the folder will say why
+  fs::path existing = fs::absolute(folder, unreadable);
+  while (!fs::exists(existing, unreadable) && existing.has_relative_path())
+    existing = existing.parent_path();
+  if (fs::exists(existing, unreadable) && !fs::is_directory(existing, unreadable))
+    throw IoError("cannot make the run folder '{}': '{}' is a file; choose another run.output",
+                  folder.string(), existing.string());
+}
+
 FolderLock::FolderLock(const fs::path& folder) : folder_(folder) {
+  require_possible_folder(folder);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw IoError("cannot make the run folder '{}': {}", folder.string(), error.message());

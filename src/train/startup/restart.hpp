@@ -65,6 +65,10 @@ void require_same_model(const deck::Deck& deck, const std::filesystem::path& che
 /// of Megatron-LM or DeepSpeed, which the run converts first, is not looked into.
 RestartPoint check_restart(deck::Deck deck, const std::string& restart);
 
+/// Throws IoError where a file has the path of the run folder `folder` or of a folder above it.
+/// Writes nothing.
+void require_possible_folder(const std::filesystem::path& folder);
+
 /// Holds the run folder for one run at a time, where the file system has locks: its file .lock, and
 /// the folder itself, which stays locked when the file is deleted.
 class FolderLock {

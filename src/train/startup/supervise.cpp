@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,7 +85,8 @@ struct Started {
   std::unique_ptr<LauncherOutput> output;
 };
 
-/// Starts `words` in a new process group, which a terminal's signals do not reach.
+/// Starts `words` in a new process group, which a terminal's signals do not reach. Throws
+/// UsageError where there is no such program, IoError where the machine has no space for a process.
 Started start(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -92,16 +94,24 @@ Started start(const std::vector<std::string>& words) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     throw IoError("cannot start '{}': {}", words[0], std::strerror(errno));
-  const pid_t child = ::fork();
-  if (child < 0) throw IoError("cannot start '{}': {}", words[0], std::strerror(errno));
-  if (child == 0) {
-    ::setpgid(0, 0);
-    ::dup2(ends[1], STDERR_FILENO);
-    ::execvp(arguments[0], arguments.data());
-    std::fprintf(stderr, "supervise: cannot start '%s': %s\n", arguments[0], std::strerror(errno));
-    ::_exit(127);
-  }
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t child = 0;
+  const int error =
+      ::posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
   ::close(ends[1]);
+  if (error != 0) {
+    ::close(ends[0]);
+    if (error == EAGAIN || error == ENOMEM)
+      throw IoError("cannot start '{}': {}", words[0], std::strerror(error));
+    throw UsageError("--supervise: cannot start '{}': {}", words[0], std::strerror(error));
+  }
   return {child, std::make_unique<LauncherOutput>(ends[0])};
 }
 

@@ -68,6 +68,9 @@ COMMANDS = [
     ("convert flags -- ls -l", DATA, "the command line has no training command"),
     ("sweep sweep.yaml --sbatch x", USAGE, "--sbatch goes with --submit"),
     ("pretrain {tiny} --supervise=", USAGE, "--supervise needs a value"),
+    (["pretrain", *TINY, "--supervise=lost -n 2"], USAGE, "--supervise: cannot start 'lost': No such file or directory"),
+    ("pretrain {tiny} run.output=text.txt --check", IO, "text.txt' is a file; choose another run.output"),
+    ("pretrain {tiny} run.output=text.txt/x/y --check", IO, "text.txt' is a file; choose another run.output"),
     ("pretrain {tiny} --print-job slurm --option=--nodes=7", USAGE, "the job has this line; give --nodes instead"),
     # keys and values
     (["pretrain", *TINY, "model.layers = 5", "--check"], DECK, "unknown key 'model.layers ' — take away the blank after it"),
