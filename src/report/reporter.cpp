@@ -266,13 +266,15 @@ void Reporter::emit(const Event& event, const std::string& text) {
 template <typename Write>
 void Reporter::keep_going(const Write& write) {
   constexpr std::size_t kMaxUnwritten = std::size_t{64} << 20;
-  const auto unwritten = [&] { return metrics_.unwritten() + console_.unwritten(); };
+  const auto unwritten = [&] {
+    return metrics_.unwritten() + console_.unwritten() +
+           (tensorboard_ ? tensorboard_->unwritten() : 0);
+  };
   try {
     write();
     if (unwritten() == 0) warned_of_files_ = false;
   } catch (const IoError& error) {
-    const std::size_t points = tensorboard_ ? tensorboard_->unwritten() : 0;
-    if (!trains_ || unwritten() + points > kMaxUnwritten) throw;
+    if (!trains_ || unwritten() > kMaxUnwritten) throw;
     if (!std::exchange(warned_of_files_, true))
       std::fputs(fmt::format("warning: {}; training continues, and writes it later\n", error.what())
                      .c_str(),

@@ -237,6 +237,22 @@ TEST_F(ReporterTest, AFullDiskIsAWarningAndLinesComeLater) {
   testing::internal::GetCapturedStderr();
 }
 
+TEST_F(ReporterTest, OneFileThatCannotBeWrittenIsOneWarning) {
+  ReporterOptions options = fresh_;
+  options.flush_every = 1;
+  Reporter reporter(options);
+  reporter.on(StartEvent{});
+  for (int i = 0; i < 100; ++i) reporter.on(TrainEvent{.iteration = i});  // the events take most
+  const std::size_t size = std::filesystem::file_size(event_files()[0]);
+  ASSERT_GT(size, std::filesystem::file_size(folder_.path() / "metrics.jsonl") + 10'000);
+  testing::internal::CaptureStderr();
+  {
+    const FileSizeLimit limit(size + 10);
+    for (const int iteration : {101, 102, 103}) reporter.on(TrainEvent{.iteration = iteration});
+  }
+  EXPECT_EQ(std::ranges::count(testing::internal::GetCapturedStderr(), '\n'), 1);
+}
+
 TEST_F(ReporterTest, WritesNoEventFileWhenNotAsked) {
   ReporterOptions options = fresh_;
   options.tensorboard = false;
