@@ -106,9 +106,11 @@ void CompletionQueue::start(generate::BatchGenerator& generator,
          .request = request.generate,
          .sample = work.sample,
          .on_token =
-             [this, active, stream, i, scores](const generate::ChosenToken& token) {
+             [this, active, stream, i, scores,
+              generated = std::int64_t{0}](const generate::ChosenToken& token) mutable {
                ++counters.generated_tokens;
-               Progress progress{.index = i, .piece = stream->push(token.score.id)};
+               Progress progress{
+                   .index = i, .piece = stream->push(token.score.id), .generated = ++generated};
                if (scores) progress.tokens.push_back(token);
                if (scores || !progress.piece.empty()) active->completion->add(std::move(progress));
                return !stream->stopped();
@@ -118,6 +120,7 @@ void CompletionQueue::start(generate::BatchGenerator& generator,
                --active->left;
                active->completion->add({.index = i,
                                         .piece = stream->finish(),
+                                        .generated = std::ssize(continuation.ids),
                                         .ended = true,
                                         .stop = continuation.stop});
              }}));

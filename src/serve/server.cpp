@@ -66,6 +66,7 @@ OrderedJson log_probabilities(const tokenizer::Tokenizer& tokenizer,
 struct Choice {
   std::string text;
   std::vector<generate::ChosenToken> tokens;
+  std::int64_t generated = 0;  ///< tokens, also those of a stop string
   std::string_view reason = "time";
 };
 
@@ -224,6 +225,7 @@ void Server::Implementation::send_when_finished(
         const bool there = follow(completion, sink, watch, [&](Progress progress) {
           Choice& choice = choices[progress.index];
           choice.text += progress.piece;
+          choice.generated = progress.generated;
           std::ranges::move(progress.tokens, std::back_inserter(choice.tokens));
           if (progress.ended) choice.reason = finish_reason(progress.stop);
           return true;
@@ -299,7 +301,7 @@ void Server::Implementation::answer_openai(const httplib::Request& request,
     for (std::size_t i = 0; i < choices.size(); ++i) {
       Choice choice = choices[i];
       prompt_tokens += std::ssize(request.work[i].ids);
-      tokens += std::ssize(tokenizer.encode(choice.text));
+      tokens += choice.generated;
       if (request.echo) choice.text = request.work[i].prompt + choice.text;
       json["choices"].push_back(json_of(choice, i, true, request.log_probabilities));
     }

@@ -72,6 +72,7 @@ struct Progress {
   std::size_t index = 0;  ///< of CompletionRequest::work
   std::string piece;      ///< further text
   std::vector<generate::ChosenToken> tokens = {};
+  std::int64_t generated = 0;  ///< tokens so far
   bool ended = false;
   generate::Stop stop = generate::Stop::tokens;
 };

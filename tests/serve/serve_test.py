@@ -123,8 +123,10 @@ class Serve(RunTest):
         self.assertEqual(ids["choices"][0]["text"], "Licensed" + greedy["text"])
         stop = greedy["text"][4]
         found = self.server.complete(prompt="Licensed", temperature=0, max_tokens=12, stop=[stop])
-        self.assertEqual(found["choices"][0]["text"], greedy["text"].split(stop)[0])
+        text = greedy["text"].split(stop)[0]
+        self.assertEqual(found["choices"][0]["text"], text)
         self.assertEqual(found["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(found["usage"]["completion_tokens"], len(text) + 1, "the stop is generated, too")
 
     def test_megatrons_form(self):
         greedy = self.generated("--prompt", "Licensed", "--greedy", "--tokens", 6)[0]
