@@ -111,7 +111,8 @@ TEST(BestPartition, TakesMillisecondsFor48LayersOn32GpusOfTwoKinds) {
   const std::clock_t start = std::clock();
   const Partition found = best_partition(times, 48, any, 8);
   const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  EXPECT_LT(seconds, 0.1);
+  EXPECT_LT(seconds, 1.0)
+      << "some 10 ms are usual; sanitizers on a busy machine take 20 times that";
   // The faster GPUs have at least as many layers.
   EXPECT_GE(std::accumulate(found.layers.begin(), found.layers.begin() + 8, 0), 12);
   EXPECT_EQ(std::accumulate(found.layers.begin(), found.layers.end(), 0), 48);
