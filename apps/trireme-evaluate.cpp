@@ -92,6 +92,7 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks, std::int64_t batch) {
   }
   // Forward passes alone keep nothing to recompute, and gain nothing from a schedule.
   deck.recompute = {};
+  deck.precision.embedding = deck::EmbeddingPrecision::same;  // no master weights are loaded
   deck.parallel.schedule = deck::PipelineSchedule::one_f_one_b;
   deck.parallel.interleave = 1;
   deck.parallel.data = ranks / (deck.parallel.tensor * deck.parallel.pipeline);

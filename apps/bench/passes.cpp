@@ -105,6 +105,7 @@ plan::Profile time_stages(const deck::Deck& deck, std::int64_t vocab, device::Ba
   const auto make = [&](int number, const model::Recompute& recompute = {}) {
     model::StageConfig own = config;
     own.recompute = recompute;
+    own.fp32_embedding = false;  // a profile has no master weights
     auto stage = std::make_unique<model::PipelineStage>(
         own, backend, tensor, stages.parameters(number), stages.layout(), number, /*slots=*/1);
     stage->begin_batch();

@@ -24,6 +24,7 @@ enum class InitScheme { scaled, depth, normal };
 enum class PositionScaling { none, linear, llama3, yarn };
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 enum class Compute { fp32, bf16, fp16 };
+enum class EmbeddingPrecision { same, fp32 };
 enum class GradientPrecision { fp32, same };
 enum class GemmPrecision { same, fp8 };
 enum class Fp8Recipe { tensor, block };
@@ -80,6 +81,9 @@ constexpr auto names_of(PipelineSchedule) {
 }
 constexpr auto names_of(Compute) {
   return std::to_array<std::string_view>({"fp32", "bf16", "fp16"});
+}
+constexpr auto names_of(EmbeddingPrecision) {
+  return std::to_array<std::string_view>({"same", "fp32"});
 }
 constexpr auto names_of(GradientPrecision) {
   return std::to_array<std::string_view>({"fp32", "same"});

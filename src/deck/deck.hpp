@@ -96,10 +96,16 @@ struct Fp8 {
 
 struct Precision {
   Compute compute{};
+  EmbeddingPrecision embedding{};
   GemmPrecision gemm{};
   Fp8 fp8;
   GradientPrecision gradients{};
   LossScale loss_scale;
+
+  /// Whether embeddings are looked up in the fp32 master weights of 16-bit ones.
+  bool looks_up_master_weights() const {
+    return embedding == EmbeddingPrecision::fp32 && compute != Compute::fp32;
+  }
 
   bool operator==(const Precision&) const = default;
 };

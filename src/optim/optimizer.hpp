@@ -125,6 +125,8 @@ class Optimizer final : public model::ParameterHooks {
   /// Of `part`: the master weights, which a checkpoint saves; the weights as passes read them; the
   /// gradient as passes sum it.
   Tensor master(const OwnedPart& part) const { return shard_.master(part); }
+  /// All of a parameter's master weights on this rank, as OwnedShard::whole_master().
+  Tensor whole_master(const std::string& name) const { return shard_.whole_master(name); }
   Tensor weights(const OwnedPart& part) const { return shard_.weights(part); }
   Tensor gradient(const OwnedPart& part) const { return shard_.summed_gradient(part); }
 

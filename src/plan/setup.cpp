@@ -192,6 +192,7 @@ model::StageConfig stage_config(const deck::Deck& deck, const Vocabulary& vocabu
           .tensor_ranks = static_cast<int>(deck.parallel.tensor),
           .precision = precision(deck),
           .sequence_parallel = deck.parallel.sequence,
+          .fp32_embedding = deck.precision.looks_up_master_weights(),
           .recompute = recompute(deck),
           .shares_fp8_weights = deck.parallel.zero >= 3};
 }

@@ -41,6 +41,10 @@ class StageRunner final : public pipeline::StageWork {
   StageRunner(comm::Groups& groups, device::Backend& backend, const model::StageConfig& config,
               const model::ParameterStore& parameters, int slots, bool overlap = true);
 
+  /// PipelineStage::set_master_weights().
+  void set_master_weights(const std::function<Tensor(const std::string& name)>& find) {
+    stage_.set_master_weights(find);
+  }
   /// Calls `hooks` in all passes from now on.
   void set_hooks(model::ParameterHooks* hooks) { stage_.set_hooks(hooks); }
   /// Shows all training passes to `observer`, which are its hooks, too, and must outlive them.

@@ -85,6 +85,8 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
   runner_.set_hooks(&optimizer_);
+  runner_.set_master_weights(
+      [this](const std::string& name) { return optimizer_.whole_master(name); });
   const deck::Verify& verify = deck.train.verify;
   if (verify.step_every || verify.weights_every || verify.inject)
     verifier_.emplace(deck_, groups, backend, parameters_, optimizer_, runner_, reporter);

@@ -148,8 +148,9 @@ TEST(Recipes, FirstMegatronsBertOfFiveKinds) {
              "  valid: c.tfrecord\n", "  split: [1, 0, 0]\n"}}}) {
     const std::string deck =
         values_of(first_release("pretrain_bert.py", one.distributed, one.flags).deck);
-    for (const char* text : {"  family: bert\n", "  sequence: 512\n", "  max_predictions: 80\n",
-                             "  type: linear\n", "  peak: 0.0001\n"})
+    for (const char* text :
+         {"  family: bert\n", "  sequence: 512\n", "  max_predictions: 80\n", "  type: linear\n",
+          "  peak: 0.0001\n", "  compute: fp16\n", "  embedding: fp32\n", "  zero: 0\n"})
       EXPECT_NE(deck.find(text), std::string::npos) << text << "\n" << deck;
     for (const std::string& text : one.lines)
       EXPECT_NE(deck.find(text), std::string::npos) << text << "\n" << deck;

@@ -137,6 +137,9 @@ TEST(DeckChecks, BatchScheduleAndLengthMustFit) {
        "bad.yaml:6:28: precision.gradients = same with precision.compute = bf16 leaves "
        "optimizer.type "
        "= lamb no fp32 room for its directions (try precision.gradients: fp32)"},
+      {"batch:", "precision: {compute: bf16, embedding: fp32}\nbatch:",
+       "bad.yaml:6:28: precision.embedding = fp32 with precision.compute = bf16 reads master "
+       "weights, which parallel.zero = 1 shards over the data ranks (try parallel.zero: 0)"},
       {"batch:", "optimizer: {type: sgd, beta2: 0.95}\nbatch:",
        "bad.yaml:6:24: optimizer.type = sgd has no use for 'optimizer.beta2'; leave it out"},
       {"batch:", "optimizer: {muon: {scale: spectral}}\nbatch:",

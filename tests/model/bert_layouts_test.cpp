@@ -90,5 +90,40 @@ TEST(BertLayouts, RecomputeAndDeferWithTheSerialGradients) {
   }
 }
 
+// The lookup in fp32 master weights, shared by tensor ranks and summed over them, has the bits of
+// the serial one.
+TEST(BertLayouts, LookUpMasterWeightsAsTheSerialModelDoes) {
+  const model::ModelSpec spec = bert_model(/*post_norm=*/true);
+  const auto embedded = [&](std::unique_ptr<comm::MpiCommunicator> ranks,
+                            const grid::Layout& layout, bool sequence_parallel, int sample_pair,
+                            bool fp32) {
+    RankedGpt model(std::move(ranks), layout, RankedGpt::schedule_for(layout),
+                    {.zero = model::ZeroStage::none}, spec, mixed_precision(DType::bf16),
+                    sequence_parallel, {}, {.gradients = true}, fp32);
+    if (model.groups().place.pipeline > 0) return std::vector<double>();
+    model.forward({.micro_batch = sample_pair});
+    return to_doubles(model.input(0));
+  };
+  const grid::Layout alone{.partition = {4}};
+  const auto serial = [&](int pair, bool fp32) {
+    const auto everyone = world();
+    return embedded(everyone->split(everyone->rank(), 0, "serial"), alone, false, pair, fp32);
+  };
+  EXPECT_NE(serial(0, true), serial(0, false));
+  for (const grid::Layout& layout : layouts_of(world()->size()))
+    for (const bool sequence_parallel : {false, true}) {
+      if (sequence_parallel && layout.tensor == 1) continue;
+      SCOPED_TRACE(fmt::format("{}, sequence {}", to_string(layout), sequence_parallel));
+      const grid::Coordinates place = layout.coordinates_of(world()->rank());
+      // The first micro-batch of data rank d is the serial one's number d.
+      const std::vector<double> all = serial(place.data, true);
+      const std::vector<double> ours = embedded(world(), layout, sequence_parallel, 0, true);
+      if (place.pipeline > 0) continue;
+      const std::size_t first = sequence_parallel ? place.tensor * ours.size() : 0;
+      ASSERT_LE(first + ours.size(), all.size());
+      EXPECT_TRUE(std::equal(ours.begin(), ours.end(), all.begin() + first));
+    }
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -144,13 +144,14 @@ class RankedGpt final : public pipeline::StageWork {
       : RankedGpt(std::move(world), layout, schedule_for(layout), optimizer, spec, precision,
                   /*sequence_parallel=*/false, {}, store) {}
   /// The same under a schedule of the caller's choice; `sequence_parallel` and `recompute` as in
-  /// StageConfig, `store` with gradients.
+  /// StageConfig, `store` with gradients, `fp32_embedding`
+  /// without ZeRO.
   RankedGpt(std::unique_ptr<comm::MpiCommunicator> world, const grid::Layout& layout,
             pipeline::ScheduleKind schedule, const optim::OptimizerConfig& optimizer,
             const model::ModelSpec& spec = small_gpt(),
             const Precision& precision = mixed_precision(DType::f32),
             bool sequence_parallel = false, const model::Recompute& recompute = {},
-            const model::StoreOptions& store = {.gradients = true})
+            const model::StoreOptions& store = {.gradients = true}, bool fp32_embedding = false)
       : spec_(spec),
         groups_(comm::make_groups(std::move(world), layout)),
         parameters_(*backend_, model::declare_parameters(spec), layout, groups_.place, precision,
@@ -164,6 +165,7 @@ class RankedGpt final : public pipeline::StageWork {
                 .precision = precision,
                 .max_loss_tokens = 7,
                 .sequence_parallel = sequence_parallel,
+                .fp32_embedding = fp32_embedding,
                 .recompute = recompute},
                *backend_, *groups_.tensor, parameters_, layout, groups_.place.pipeline,
                pipeline::count_slots(schedule_)),
@@ -176,6 +178,8 @@ class RankedGpt final : public pipeline::StageWork {
                    optimizer) {
     optimizer_.initialize(spec.seed);
     stage_.set_hooks(&optimizer_);
+    stage_.set_master_weights(
+        [this](const std::string& name) { return optimizer_.whole_master(name); });
   }
 
   /// The same model whole on this rank. Collective over the world of all ranks.

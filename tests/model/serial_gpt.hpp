@@ -19,7 +19,8 @@ class SerialGpt {
             std::int64_t max_loss_tokens = 1000, const model::Recompute& recompute = {})
       : SerialGpt(model::gpt2_spec(config), micro_batch, dtype, max_loss_tokens, recompute) {}
   SerialGpt(const model::ModelSpec& spec, std::int64_t micro_batch, DType dtype,
-            std::int64_t max_loss_tokens = 1000, const model::Recompute& recompute = {})
+            std::int64_t max_loss_tokens = 1000, const model::Recompute& recompute = {},
+            bool fp32_embedding = false)
       : layout_{.partition = {static_cast<int>(spec.layers())}},
         parameters_(*backend_, model::declare_parameters(spec), layout_, {}, mixed_precision(dtype),
                     {.gradients = true}),
@@ -27,6 +28,7 @@ class SerialGpt {
                 .micro_batch = micro_batch,
                 .precision = mixed_precision(dtype),
                 .max_loss_tokens = max_loss_tokens,
+                .fp32_embedding = fp32_embedding,
                 .recompute = recompute},
                *backend_, alone_, parameters_, layout_, /*stage=*/0, /*slots=*/1) {}
 

@@ -17,6 +17,11 @@ namespace trireme::test {
 
 /// The elements of a tensor in host memory.
 inline std::vector<double> to_doubles(const Tensor& tensor) {
+  if (tensor.dtype != accumulation_type(tensor.dtype)) {
+    std::vector<float> floats(tensor.size());
+    convert_to_float(tensor.data, floats.size(), tensor.dtype, floats.data());
+    return {floats.begin(), floats.end()};
+  }
   return dispatch(tensor.dtype, [&](auto element) {
     const auto* data = tensor.as<decltype(element)>();
     return std::vector<double>(data, data + tensor.size());
@@ -27,6 +32,10 @@ inline std::vector<double> to_doubles(const Tensor& tensor) {
 inline void assign(const Tensor& tensor, std::span<const double> values) {
   TRIREME_CHECK(std::ssize(values) == tensor.size(), "{} values for shape {}", values.size(),
                 to_string(tensor.shape));
+  if (tensor.dtype != accumulation_type(tensor.dtype)) {
+    const std::vector<float> floats(values.begin(), values.end());
+    return convert_from_float(floats.data(), floats.size(), tensor.dtype, tensor.data);
+  }
   dispatch(tensor.dtype, [&](auto element) {
     std::copy(values.begin(), values.end(), tensor.as<decltype(element)>());
   });

@@ -305,6 +305,20 @@ TEST(RunPlan, CuttingTheSequenceHalvesTheStream) {
   EXPECT_EQ(plan_gpt2({"parallel.sequence=true"}).stages[0].memory.total(), serial.total());
 }
 
+TEST(RunPlan, Fp32EmbeddingsAreSummedOnTheFirstStage) {
+  const auto workspace = [](const char* compute, const char* embedding, int stage) {
+    return plan_gpt2({"parallel.zero=0", "parallel.pipeline=2", "batch.global=32",
+                      std::string("precision.compute=") + compute,
+                      std::string("precision.embedding=") + embedding},
+                     2)
+        .stages[stage]
+        .memory.workspace;
+  };
+  EXPECT_EQ(workspace("bf16", "fp32", 0), workspace("bf16", "same", 0) + 4 * 4 * 1024 * kHidden);
+  EXPECT_EQ(workspace("bf16", "fp32", 1), workspace("bf16", "same", 1));
+  EXPECT_EQ(workspace("fp32", "fp32", 0), workspace("fp32", "same", 0));
+}
+
 TEST(RunPlan, HalfTypesOnTheHostNeedCopiesToComputeWith) {
   const MemoryPlan fp32 = plan_gpt2().stages[0].memory;
   const MemoryPlan fp16 = plan_gpt2({"precision.compute=fp16"}).stages[0].memory;

@@ -170,6 +170,14 @@ void Checker::optimizer() {
                    "updates of optimizer.type = muon, which are bf16 (try precision.gradients: "
                    "fp32)";
           });
+  require(
+      !precision.looks_up_master_weights() || deck_.parallel.zero == 0,
+      {"precision.embedding", "precision.compute", "parallel.zero"}, [&] {
+        return fmt::format(
+            "precision.embedding = fp32 with precision.compute = {} reads master weights, which "
+            "parallel.zero = {} shards over the data ranks (try parallel.zero: 0)",
+            name_of(precision.compute), deck_.parallel.zero);
+      });
   const auto refuse = [&](bool left_out, std::string_view path) {
     require(
         left_out, {path, "optimizer.type"},

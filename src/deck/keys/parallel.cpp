@@ -133,6 +133,13 @@ void arithmetic_keys(std::vector<Key>& rows) {
                        })
               .warn()
               .help("Type of weights and activations."),
+          key(TRIREME_MEMBER(precision.embedding))
+              .by_default("same")
+              .warn()
+              .help("Type in which embeddings are looked up and summed; same: that of "
+                    "precision.compute; fp32: the master weights, whose sum is rounded once (needs "
+                    "parallel.zero 0; no effect with compute fp32). Gradients do not change, the "
+                    "output projection reads weights of precision.compute."),
           key(TRIREME_MEMBER(precision.gemm))
               .by_default("same")
               .warn()

@@ -177,6 +177,7 @@ const std::vector<Synonym> kSynonyms = {
     {"mixed_precision", "precision.compute", ""},
     {"amp", "precision.compute", ""},
     {"autocast", "precision.compute", ""},
+    {"fp32_embedding", "precision.embedding", ""},
     {"accumulate_allreduce_grads_in_fp32", "precision.gradients", ""},
     {"grad_reduce_in_bf16", "precision.gradients", ""},
     {"initial_loss_scale", "precision.loss_scale.initial", ""},

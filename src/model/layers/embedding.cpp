@@ -10,6 +10,13 @@ const std::int32_t* sp_shard_ids(const LayerContext& context, const std::int32_t
   return values ? values + context.first_position() * context.micro_batch : nullptr;
 }
 
+/// Writes the elements of `from` to `to`, which may be the same, in the type of `to`.
+void move(device::Backend& backend, const Tensor& from, const Tensor& to) {
+  if (from.data == to.data) return;
+  if (from.dtype == to.dtype) return backend.copy(to.data, from.data, to.bytes());
+  backend.cast({.x = from.view({from.size()}), .out = to.view({to.size()})});
+}
+
 }  // namespace
 
 Embedding::Embedding(const ModelSpec& spec)
@@ -62,39 +69,55 @@ Embedding::Activations Embedding::take(Arena& arena, const LayerSizes& sizes) co
   return a;
 }
 
+Embedding::Fp32 Embedding::find_fp32(const std::function<Tensor(const std::string& name)>& find,
+                                     const Tensor& sum) const {
+  Fp32 fp32{.word = find("embedding/word"), .type = {}, .position = {}, .sum = sum};
+  if (spec_.token_types > 0) fp32.type = find("embedding/token_type");
+  if (spec_.position == PositionKind::learned) fp32.position = find("embedding/position");
+  return fp32;
+}
+
 void Embedding::forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
-                        const Activations& saved, const Tensor& output,
-                        const Tensor& scratch) const {
-  const Tensor words = norm_ ? saved.norm_in : output;
-  const Tensor all_words = context.sp_ranks() > 1 ? scratch : words;
+                        const Activations& saved, const Tensor& output, const Tensor& scratch,
+                        const Fp32& fp32) const {
+  const bool rounds = static_cast<bool>(fp32.sum);
+  const Tensor stored = norm_ ? saved.norm_in : output;
+  const Tensor all_words = rounds ? fp32.sum : context.sp_ranks() > 1 ? scratch : stored;
   context.backend.embedding_forward({.ids = tokens.ids,
-                                     .table = word_.weight,
+                                     .table = rounds ? fp32.word : word_.weight,
                                      .first_row = vocabulary_shard(context, vocab_).begin,
                                      .out = all_words});
   sp_reduce(context, all_words);
-  const Tensor summed = sp_shard(context, all_words);
-  if (summed.data != words.data) context.backend.copy(words.data, summed.data, words.bytes());
-  if (spec_.norm) norm_->forward(context, words, saved.norm, output);
-  const Tensor sum = spec_.sum_norm ? saved.norm_in : output;
+  const Tensor words = sp_shard(context, all_words);
+  if (!rounds || spec_.norm) move(context.backend, words, stored);
+  if (spec_.norm) norm_->forward(context, stored, saved.norm, output);
+  if (rounds && spec_.norm) move(context.backend, output, words);
+  const Tensor sum = rounds ? words : spec_.sum_norm ? saved.norm_in : output;
   if (spec_.token_types > 0)
-    context.backend.position_dropout(
-        {.x = sum, .position = type_.weight, .rows = sp_shard_ids(context, tokens.types)});
-  const kernels::Dropout dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding);
+    context.backend.position_dropout({.x = sum,
+                                      .position = rounds ? fp32.type : type_.weight,
+                                      .rows = sp_shard_ids(context, tokens.types)});
+  kernels::Dropout dropout = pass.dropout(spec_.dropout, 0, DropoutSite::embedding);
   const std::int64_t first_position = tokens.first_position + context.first_position();
   if (spec_.position == PositionKind::learned) {
     context.backend.position_dropout({.x = sum,
-                                      .position = position_.weight,
+                                      .position = rounds ? fp32.position : position_.weight,
                                       .first_position = first_position,
                                       .dropout = spec_.sum_norm ? kernels::Dropout() : dropout,
                                       .rows = sp_shard_ids(context, tokens.positions)});
-    if (!spec_.sum_norm) return scale_stream(context, output, spec_.scale);
+    if (!spec_.sum_norm) dropout = {};
   }
-  if (spec_.sum_norm) norm_->forward(context, sum, saved.norm, output);
+  if (spec_.sum_norm) {
+    move(context.backend, sum, saved.norm_in);
+    norm_->forward(context, saved.norm_in, saved.norm, output);
+  }
+  const Tensor embedded = spec_.sum_norm ? output : sum;
   // The backward of dropout is the same product with the mask.
   if (dropout.probability > 0.0)
     context.backend.dropout_backward(
-        {.dout = output, .dx = output, .dropout = dropout, .first_position = first_position});
-  scale_stream(context, output, spec_.scale);
+        {.dout = embedded, .dx = embedded, .dropout = dropout, .first_position = first_position});
+  scale_stream(context, embedded, spec_.scale);
+  move(context.backend, embedded, output);
 }
 
 void Embedding::backward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,

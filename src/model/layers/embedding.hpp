@@ -1,7 +1,9 @@
 // The first stage's part: token and position embeddings, sharded over tensor ranks by vocabulary.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "model/layers/norm.hpp"
 
@@ -33,10 +35,23 @@ class Embedding {
     std::int64_t first_position = 0;
   };
 
-  /// Writes output [S, b, h]. `scratch` [s, b, h] is used only under sequence parallelism.
-  /// Collective over the tensor group.
+  /// fp32 weights for passes in 16 bits, in their local shapes, and memory [s, b, h] to sum them
+  /// in. Empty: the embedding is looked up and summed in the weights' type.
+  struct Fp32 {
+    Tensor word, type, position;
+    Tensor sum;
+  };
+  /// Those of this embedding: find(name) is a parameter's fp32 weight.
+  Fp32 find_fp32(const std::function<Tensor(const std::string& name)>& find,
+                 const Tensor& sum) const;
+
+  /// Writes output [S, b, h]. `scratch` [s, b, h] is used only under sequence parallelism. With
+  /// `fp32` the sum is rounded once: before a norm of it, and else after dropout. Collective over
+  /// the tensor group. Source of --fp32-embedding: Megatron-LM's first BERT, whose norm and dropout
+  /// follow the rounding; its gradients do not depend on it.
   void forward(const LayerContext& context, const PassInfo& pass, const Tokens& tokens,
-               const Activations& saved, const Tensor& output, const Tensor& scratch = {}) const;
+               const Activations& saved, const Tensor& output, const Tensor& scratch = {},
+               const Fp32& fp32 = {}) const;
 
   /// Adds the gradients of the embeddings, as TransformerBlock::backward(). `gradient` [S, b, h] of
   /// the output is overwritten; `scratch` [s, b, h]. Collective over the tensor group.

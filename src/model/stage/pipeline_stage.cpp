@@ -103,6 +103,11 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   positions_.resize(context_.tokens());
 }
 
+void PipelineStage::set_master_weights(const std::function<Tensor(const std::string& name)>& find) {
+  if (layers_.embedding && config_.fp32_embedding)
+    fp32_embedding_ = layers_.embedding->find_fp32(find, scratch_.embedding);
+}
+
 void PipelineStage::load(int slot_index, const MicroBatch& batch, int chunk) {
   const device::NamedRange range({"copy-tokens"});
   Slot& slot = slots_[slot_index];
@@ -154,9 +159,12 @@ void PipelineStage::forward(int slot_index, bool training,
   const PassInfo pass = pass_of(slot, training);
   if (hooks_)
     hooks_->before_use(common_, matrices_[chunk].empty() ? Range{} : matrices_[chunk].front());
-  if (has_embedding(chunk))
+  if (has_embedding(chunk)) {
+    TRIREME_CHECK(!config_.fp32_embedding || fp32_embedding_.sum,
+                  "the embedding has no master weights");
     layers_.embedding->forward(context_, pass, tokens_of(slot), slot.embedding,
-                               slot.streams.front(), scratch_.layer.hidden);
+                               slot.streams.front(), scratch_.layer.hidden, fp32_embedding_);
+  }
   const int layers = static_cast<int>(blocks(chunk).size());
   const bool keeps = loss_scales.has_value();
   for (int k = 0; k < std::ssize(segments_); ++k) {

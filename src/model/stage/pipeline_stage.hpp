@@ -100,6 +100,11 @@ class PipelineStage {
   /// Calls `hooks` in all passes from now on; null: none. They must outlive the passes.
   void set_hooks(ParameterHooks* hooks) { hooks_ = hooks; }
 
+  /// The fp32 weights of the embedding, which passes read from now on: find(name) is the master
+  /// weight of a parameter, in its local shape. With StageConfig::fp32_embedding it must be called
+  /// before the first pass.
+  void set_master_weights(const std::function<Tensor(const std::string& name)>& find);
+
   /// The loss summed over the tokens of all micro-batches since begin_batch(); 0 but on the last
   /// stage.
   double loss_sum();
@@ -194,6 +199,7 @@ class PipelineStage {
   std::vector<Slot> slots_;
   HeadSlot head_;
   StageScratch scratch_;
+  Embedding::Fp32 fp32_embedding_;  ///< empty without StageConfig::fp32_embedding
   CudaGraphs graphs_;
   std::vector<std::int32_t> starts_, positions_;  ///< on the host, of the micro-batch being loaded
 };

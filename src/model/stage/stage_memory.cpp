@@ -239,6 +239,8 @@ StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
   StageScratch scratch;
   scratch.layer = take_workspace(arena, config.sizes(), blocks);
   scratch.fp8 = take_fp8_workspace(arena, config.sizes(), blocks);
+  if (layers.embedding && config.fp32_embedding)
+    scratch.embedding = arena.take(DType::f32, config.sizes().hidden_shape());
   if (!blocks.empty())
     scratch.rotary = take_rotary_table(arena, config.spec, config.sizes(), config.sizes().sequence);
   scratch.losses = arena.take(DType::f64, {4});

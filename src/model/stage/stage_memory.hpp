@@ -22,6 +22,8 @@ struct StageConfig {
   Precision precision;
   std::int64_t max_loss_tokens = Head::kMaxLossTokens;
   bool sequence_parallel = false;
+  /// The embedding reads fp32 master weights: PipelineStage::set_master_weights().
+  bool fp32_embedding = false;
   Recompute recompute = {};
   /// All blocks share memory for the FP8 copies of one block's weights, which are then made for
   /// each pass: where the weights themselves are sharded.
@@ -137,6 +139,7 @@ struct StageActivations {
 struct StageScratch {
   LayerWorkspace layer;
   Fp8Workspace fp8;
+  Tensor embedding;     ///< [s, b, h] fp32: Embedding::Fp32::sum, with fp32_embedding
   Tensor rotary;        ///< LayerContext::rotary
   Tensor losses;        ///< [4] f64: of tokens, of sentences; the largest logit; -infinity
   Tensor gradients[2];  ///< last: exchanged with other stages

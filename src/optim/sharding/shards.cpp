@@ -153,6 +153,16 @@ void OwnedShard::build_ranges(const std::vector<Range>& owned) {
   }
 }
 
+Tensor OwnedShard::whole_master(const std::string& name) const {
+  const auto& local = parameters_.placement().parameters;
+  const auto found =
+      std::ranges::find_if(local, [&](const auto& p) { return p.parameter->name == name; });
+  TRIREME_CHECK(!is_sharded_ && found != local.end() && !found->shared,
+                "this rank has not all master weights of '{}'", name);
+  return has_master_copy() ? model::slice(master_, *found)
+                           : model::slice(parameters_.weight_buffer(), *found);
+}
+
 Tensor OwnedShard::gradient(const OwnedRange& owned) const {
   const Tensor summed = summed_gradient(owned);
   if (summed.dtype == precision().master) return summed;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/backend.hpp"
@@ -97,6 +98,9 @@ class OwnedShard {
     const Range range = range_of(owned);
     return has_master_copy() ? master_.rows(owned.state_offset, range.size()) : weights(owned);
   }
+  /// All of a parameter's master weights on this rank, in its local shape; throws InternalError
+  /// where they are sharded. Of the placement's parameters; not of shared copies.
+  Tensor whole_master(const std::string& name) const;
   /// The weights as passes read them.
   template <typename Owned>
   Tensor weights(const Owned& owned) const {

@@ -124,6 +124,7 @@ void Enumeration::add_variants(const NodeMap& map, Candidate candidate,
       if (!allowed("parallel.zero", deck_.parallel.zero, zero)) continue;
       // Without data ranks ZeRO does nothing.
       if (*candidate.parallel.data == 1 && zero > 0 && !is_fixed("parallel.zero")) continue;
+      if (zero > 0 && deck.precision.looks_up_master_weights()) continue;
       candidate.parallel.zero = deck.parallel.zero = zero;
       candidate.bound = times.lower_bound();
       found.push_back(candidate);

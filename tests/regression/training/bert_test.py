@@ -84,6 +84,23 @@ class Bert(RunTest):
         tensors = [self.inspect(self.latest(name))["tensors"] for name in ("whole", "halves")]
         self.assertEqual(*tensors)
 
+    def test_embeddings_of_master_weights(self):
+        """Lookups in fp32 change the losses of bf16, not a restart, and follow on every layout."""
+        words = ["precision.compute=bf16", "parallel.zero=0", "precision.embedding=fp32"]
+        kept = ["checkpoint.at_end=true"]
+        self.pretrain("same", *words[:2])
+        self.pretrain("whole", *words, *kept)
+        for _ in range(2):
+            self.pretrain("halves", *words, *kept, "train.exit_interval=5")
+        self.assertEqual(self.losses("halves"), self.losses("whole"))
+        tensors = [self.inspect(self.latest(name))["tensors"] for name in ("whole", "halves")]
+        self.assertEqual(*tensors)
+        self.assertNotEqual(self.losses("whole"), self.losses("same"))
+        self.assert_close(self.losses("whole"), self.losses("same"), 1e-2, "rounded lookups")
+        self.assertGreater(self.evaluate("whole", *words)["loss"], 0)  # of the weights in 16 bits
+        self.pretrain("ranks", *words, *layout_words(2, 2, 1), "parallel.sequence=true", ranks=4)
+        self.assert_close(self.losses("ranks"), self.losses("whole"), 1e-2, "four ranks")
+
     def test_evaluation(self):
         self.pretrain("run", "evaluate.at_end=true", "checkpoint.at_end=true")
         at_end = self.events("run", "eval")[0]
@@ -109,7 +126,8 @@ class Bert(RunTest):
 
     def test_memory_is_planned(self):
         """As memory_test does: within 2 % of what the rank with the highest peak takes."""
-        for name, layout, *words in [("bf16", (1, 1, 1), "precision.compute=bf16"),
+        for name, layout, *words in [("bf16", (1, 1, 1), "precision.compute=bf16", "parallel.zero=0",
+                                      "precision.embedding=fp32"),
                                      ("sharded", (1, 1, 2), "parallel.zero=3")]:
             self.pretrain(name, "model.hidden=512", "model.heads=8", "model.sequence=16", "model.vocab=8192",
                           "train.iterations=2", *layout_words(*layout), *words, ranks=math.prod(layout))

@@ -157,6 +157,11 @@ class Bert(GpuTest):
     def test_host_curve_of_norms_before_the_sublayers(self):
         self.check_host_curve("model.bert.post_norm=false")
 
+    def test_host_curve_of_embeddings_of_master_weights(self):
+        self.check_host_curve("parallel.zero=0", "precision.embedding=fp32")
+        self.pretrain("same", "parallel.zero=0", *BF16)
+        self.assertNotEqual(self.losses("same"), self.losses("bf16"))
+
 
 @unittest.skipUnless(QUICKSTART.exists(),
                      f"needs {QUICKSTART}, made by jobs/local/quickstart.sh")

@@ -10,8 +10,6 @@ constexpr std::string_view kSameResult =
     "changes no result: Trireme's attention is numerically stable without it";
 constexpr std::string_view kWidths =
     "layer norms, residual additions and the loss are always in fp32";
-constexpr std::string_view kEmbeddings =
-    "embeddings are summed in fp32, of weights that are 16-bit copies of fp32 master weights";
 constexpr std::string_view kPadding = "padding columns of the vocabulary never enter the softmax";
 constexpr std::string_view kOtherTask = "is for a model that Trireme does not train";
 
@@ -83,9 +81,9 @@ std::vector<Flag> model_flags() {
       turns("fp32-allreduce", "precision.gradients", "fp32"),
       drop("dynamic-loss-scale", kNone, "the loss scale is dynamic unless --loss-scale is given"),
       drop("fp32-residual-connection", kNone, kWidths),
-      drop("fp32-embedding", kNone, kEmbeddings),
+      turns("fp32-embedding", "precision.embedding", "fp32"),
       drop("fp32-layernorm", kNone, kWidths),
-      drop("fp32-tokentypes", kNone, kEmbeddings),
+      turns("fp32-tokentypes", "precision.embedding", "fp32", "all embeddings are in fp32"),
       drop("attention-softmax-in-fp32", kNone, kWidths),
       drop("fp16-lm-cross-entropy", kNone, kWidths),
       drop("apply-query-key-layer-scaling", kNone, kSameResult),
