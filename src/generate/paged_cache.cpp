@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
+#include "device/decoding_memory.hpp"
 
 namespace trireme::generate {
 
@@ -92,8 +93,33 @@ Shape shape_of(const CachedLayers& layers, std::int64_t layer) {
 }  // namespace
 
 std::string CachePlan::text() const {
-  return fmt::format("{} of {} positions, {}", counted(blocks, "block"), kPositions,
-                     human_bytes(static_cast<double>(bytes())));
+  std::string text = fmt::format("{} of {} positions, {}", counted(blocks, "block"), kPositions,
+                                 human_bytes(static_cast<double>(bytes())));
+  if (pass_bytes > 0)
+    text += fmt::format(", and {} for passes over one token",
+                        human_bytes(static_cast<double>(pass_bytes)));
+  return text;
+}
+
+double CachePlan::blocks_in(std::size_t free) const {
+  constexpr double kUsable = 0.9;  // of what is free: libraries allocate, too
+  return std::max(0.0, kUsable * static_cast<double>(free) - static_cast<double>(pass_bytes)) /
+         static_cast<double>(block_bytes);
+}
+
+std::size_t planned_pass_bytes(const CachedLayers& layers) {
+  if (layers.tensor_ranks > 1 || size_of(layers.dtype) != 2) return 0;
+  std::vector<device::PassLayer> widths;
+  for (std::int64_t i = 0; i < layers.count; ++i) {
+    const model::BlockSpec& block = layers.spec.blocks[layers.first + i];
+    widths.push_back({.hidden = layers.spec.hidden,
+                      .ffn = block.mlp.width,
+                      .heads = block.attention.heads,
+                      .kv_heads = block.attention.kv_heads,
+                      .head_dim = block.attention.head_dim});
+  }
+  constexpr std::size_t kKinds = 2;  // of results
+  return kKinds * device::decoding_pass_bytes(widths, layers.spec.vocab);
 }
 
 CachePlan PagedCache::make_plan(const device::Backend& backend, const CachedLayers& layers,
@@ -106,10 +132,9 @@ CachePlan PagedCache::make_plan(const device::Backend& backend, const CachedLaye
   const bool given = limits.cache_positions > 0;
   auto blocks = static_cast<double>(given ? (limits.cache_positions + kPositions - 1) / kPositions
                                           : limits.sequences * longest);
-  if (const auto memory = backend.memory(); !given && memory.total > 0 && plan.block_bytes > 0) {
-    constexpr double kUsable = 0.9;  // of what is free: libraries allocate, too
-    blocks = std::min(blocks, kUsable * static_cast<double>(memory.total - memory.used) /
-                                  static_cast<double>(plan.block_bytes));
+  if (const auto memory = backend.memory(); memory.total > 0 && plan.block_bytes > 0) {
+    plan.pass_bytes = planned_pass_bytes(layers);
+    if (!given) blocks = std::min(blocks, plan.blocks_in(memory.total - memory.used));
   }
   if (world) blocks = world->all_reduce(blocks, comm::Reduce::min);
   plan.blocks = static_cast<std::int64_t>(blocks);

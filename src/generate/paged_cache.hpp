@@ -77,9 +77,14 @@ struct CachePlan {
 
   std::int64_t blocks = 0;
   std::size_t block_bytes = 0;
+  /// Of GPUs' kernels for passes over one token, which are allocated when these are captured: one
+  /// for the largest logits, one for all.
+  std::size_t pass_bytes = 0;
 
   std::size_t bytes() const { return blocks * block_bytes; }
-  /// "96 blocks of 64 positions, 18 MB".
+  /// Blocks that fit into `free` bytes of a GPU with what passes and libraries take.
+  double blocks_in(std::size_t free) const;
+  /// "96 blocks of 64 positions, 18 MB", with ", and 17 MB for passes over one token" on GPUs.
   std::string text() const;
 };
 
@@ -91,6 +96,10 @@ struct CachedLayers {
   int tensor_ranks = 1;
   DType dtype = DType::f32;
 };
+
+/// CachePlan::pass_bytes of a GPU: at most, as only Hopper has the kernel. 0 in fp32 and with
+/// several tensor ranks, which run the operations one by one.
+std::size_t planned_pass_bytes(const CachedLayers& layers);
 
 /// Memory and block table. All ranks that make the same calls have the same table.
 class PagedCache {

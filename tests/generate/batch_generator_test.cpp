@@ -105,6 +105,38 @@ TEST_F(BatchGeneratorTest, TheLargestLogitsAreEnough) {
   }
 }
 
+TEST(CachePlan, LeavesRoomForTheKernelsOfPasses) {
+  model::ModelSpec gpt2;  // 1.5B
+  gpt2.hidden = 1600;
+  gpt2.vocab = 50257;
+  gpt2.blocks.assign(
+      48, {.attention = {.heads = 25, .kv_heads = 25, .head_dim = 64}, .mlp = {.width = 6400}});
+  CachedLayers layers{.spec = gpt2, .first = 0, .count = 48, .dtype = DType::bf16};
+  // Tagged words of qkv, attention, projection and the MLP's two, the sums of eight parts of the
+  // keys, five instructions; then the logits.
+  const std::size_t layer =
+      4 * (4800 + 1600 + 1600 + 6400 + 1600) + 8 * 25 * 8 * (64 + 2) + 5 * 320;
+  EXPECT_EQ(planned_pass_bytes(layers), 2 * (48 * layer + 4 * 50272 + 320 + 1024));
+  for (model::BlockSpec& block : gpt2.blocks) block.attention.kv_heads = 5;  // five share one
+  const std::size_t grouped =
+      4 * ((25 + 10) * 64 + 1600 + 1600 + 6400 + 1600) + 8 * (5 * 2) * 8 * 4 * 66 + 5 * 320;
+  EXPECT_EQ(planned_pass_bytes(layers), 2 * (48 * grouped + 4 * 50272 + 320 + 1024));
+  layers.tensor_ranks = 5;
+  EXPECT_EQ(planned_pass_bytes(layers), 0u);
+  layers.tensor_ranks = 1;
+  layers.dtype = DType::f32;
+  EXPECT_EQ(planned_pass_bytes(layers), 0u);
+
+  CachePlan plan{.blocks = 96, .block_bytes = 1000};
+  EXPECT_EQ(plan.text(), "96 blocks of 64 positions, 93.8 KiB");
+  EXPECT_DOUBLE_EQ(plan.blocks_in(1'000'000), 900.0);
+  plan.pass_bytes = 400'000;
+  EXPECT_EQ(plan.text(),
+            "96 blocks of 64 positions, 93.8 KiB, and 390.6 KiB for passes over one token");
+  EXPECT_DOUBLE_EQ(plan.blocks_in(1'000'000), 500.0);
+  EXPECT_EQ(plan.blocks_in(300'000), 0.0);
+}
+
 TEST(BlockTable, SharesBlocksUntilTheyAreWritten) {
   using Copies = std::vector<std::pair<std::int32_t, std::int32_t>>;
   BlockTable table(3, 40, 6, 10);

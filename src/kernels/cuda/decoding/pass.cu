@@ -6,12 +6,17 @@
 
 #include "kernels/cuda/decoding/cache_parameters.cuh"
 #include "kernels/cuda/decoding/pass_kernel.cuh"
+#include "kernels/cuda/decoding/pass_memory.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
 
 constexpr int kChunkBytes = 48 << 10;    // of weights, about
 constexpr unsigned kMinRing = 96 << 10;  // of any chunk, and of a norm's weight and bias
+
+// What plans of memory count.
+static_assert(kParts == kPlannedParts && kPassHeads == kPlannedHeads);
+static_assert(sizeof(PassInstruction<__half>) <= kPassInstructionBytes);
 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
