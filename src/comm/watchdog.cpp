@@ -18,6 +18,8 @@ constexpr std::chrono::seconds kPause{3};
 /// Delay between the message and the end of the job: other ranks time out about now, too, and print
 /// their messages.
 constexpr std::chrono::seconds kMessageDelay{1};
+/// Longest wait for the ranks' stacks: what does not come to its end may be the storage.
+constexpr std::chrono::seconds kStacksTimeout{10};
 
 }  // namespace
 
@@ -58,9 +60,10 @@ void Watchdog::remove(Watched& watched) {
   std::erase_if(watched_, [&](const Entry& entry) { return entry.watched == &watched; });
 }
 
-void Watchdog::set_diagnosis(Diagnose diagnosis) {
+void Watchdog::set_diagnosis(Diagnose diagnosis, AwaitsStacks awaits_stacks) {
   const std::lock_guard lock(diagnosis_mutex_);
   diagnosis_ = std::move(diagnosis);
+  awaits_stacks_ = std::move(awaits_stacks);
 }
 
 void Watchdog::set_exit_code(ExitCode code) {
@@ -145,6 +148,15 @@ StallDiagnosis Watchdog::diagnose(const Ranks& ranks) {
   return diagnosis_ && !ranks.empty() ? diagnosis_(ranks) : StallDiagnosis{};
 }
 
+void Watchdog::wait_for_stacks() {
+  const auto end = Watched::Clock::now() + kStacksTimeout;
+  const auto awaited = [this] {
+    const std::lock_guard lock(diagnosis_mutex_);
+    return are_stacks_under_way() || (awaits_stacks_ && awaits_stacks_());
+  };
+  while (awaited() && Watched::Clock::now() < end) std::this_thread::sleep_for(kCheckInterval);
+}
+
 void Watchdog::end_job(const std::string& problem, const std::string& diagnosis) {
   const std::string line = fmt::format("{}: {}: {}{}{}{}{}\n", program_invocation_short_name,
                                        process_identity(), problem, phase().empty() ? "" : ", in ",
@@ -152,6 +164,7 @@ void Watchdog::end_job(const std::string& problem, const std::string& diagnosis)
   std::fputs(line.c_str(), stderr);
   start_to_write_stacks();
   std::this_thread::sleep_for(kMessageDelay);
+  wait_for_stacks();
   const std::lock_guard lock(mutex_);
   abort_all(static_cast<int>(exit_code_));
 }

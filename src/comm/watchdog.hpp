@@ -61,6 +61,8 @@ class Watchdog {
  public:
   /// Diagnoses a stall by asking the given ranks.
   using Diagnose = std::function<StallDiagnosis(const Ranks&)>;
+  /// Whether ranks have yet to write the stacks for which that has asked.
+  using AwaitsStacks = std::function<bool()>;
 
   /// The process's only watchdog: starts with its first owner and ends with its last.
   static std::shared_ptr<Watchdog> shared();
@@ -74,8 +76,8 @@ class Watchdog {
   /// Returns when the thread no longer uses `watched`.
   void remove(Watched& watched);
   /// Sets the stall diagnosis; an empty function disables it. Returns when the previous one is no
-  /// longer running.
-  void set_diagnosis(Diagnose diagnosis);
+  /// longer running. The job ends when nothing is awaited any more, or after 10 seconds.
+  void set_diagnosis(Diagnose diagnosis, AwaitsStacks awaits_stacks = {});
   /// The exit code of the job; initially 70.
   void set_exit_code(ExitCode code);
   ExitCode exit_code();
@@ -118,6 +120,8 @@ class Watchdog {
   /// The entry of `watched` if it still exists and has a problem, else null.
   Entry* find_again(const Watched* watched);
   StallDiagnosis diagnose(const Ranks& ranks);
+  /// Waits for the stacks of this process and of the others.
+  void wait_for_stacks();
   [[noreturn]] void end_job(const std::string& problem, const std::string& diagnosis);
 
   std::mutex mutex_;
@@ -130,6 +134,7 @@ class Watchdog {
   std::vector<Entry> watched_;
   std::mutex diagnosis_mutex_;  ///< guards diagnosis_, whose call makes other threads use mutex_
   Diagnose diagnosis_;
+  AwaitsStacks awaits_stacks_;
   std::thread thread_;
 };
 

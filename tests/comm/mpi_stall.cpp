@@ -1,12 +1,17 @@
 // Ranks of which one does not take part while others wait for it on the host.
 //   mpirun -n 3 mpi_stall slow|busy|progress|work|stopped|chain|circle|code|library|finalize
+//   [FOLDER]
+// With FOLDER each rank writes its stacks to FOLDER/<rank>.
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <string>
 #include <string_view>
 #include <thread>
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
+#include "core/system/stacks.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -87,6 +92,8 @@ int main(int argc, char** argv) {
     const auto world = MpiCommunicator::world();
     world->barrier();  // a busy machine starts the ranks seconds apart
     world->set_timeout(kTimeout);
+    if (argc > 2)
+      trireme::keep_stacks(std::filesystem::path(argv[2]) / std::to_string(world->rank()));
     run(scenario, *world);
     stops_at_end = scenario == "finalize" && world->rank() == 0;
     if (world->rank() == 0) std::printf("finished\n");

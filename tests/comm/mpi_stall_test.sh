@@ -5,12 +5,13 @@ set -eu
 launcher=$1
 program=$2
 output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+folder=$(mktemp -d)
+trap 'rm -rf "$output" "$folder"' EXIT
 
-# launch SCENARIO: starts it for two minutes at most; its exit code is $found.
+# launch SCENARIO [FOLDER]: starts it for two minutes at most; its exit code is $found.
 launch() {
     found=0
-    timeout --signal=KILL 120 "$launcher" -n 3 --oversubscribe --bind-to none "$program" "$1" \
+    timeout --signal=KILL 120 "$launcher" -n 3 --oversubscribe --bind-to none "$program" "$@" \
         >"$output" 2>&1 || found=$?
 }
 
@@ -39,3 +40,28 @@ ends chain 70 "rank 0 on $host: .* group 'front', .*; no answer from rank 2 on $
 ends circle 70 "MPI_Wait in group 'world', .*; all ranks that it waits for are in communication calls as well"
 ends library 70 "rank 0 on $host: closing a file in group 'world', .*; rank 2 on $host answers"
 ends finalize 70 "rank 1 on $host: MPI_Finalize took longer than 2 s"
+
+# The job ends when the ranks that can be reached have written their stacks, however long that takes: the last
+# one's file takes nothing before a reader has it open, 4 s after the time-out.
+mkfifo "$folder/2"
+(
+    for _ in $(seq 600); do
+        if grep -q 'took longer' "$output"; then break; fi
+        sleep 0.1
+    done
+    sleep 4
+    timeout 20 cat "$folder/2" >"$folder/read"
+) &
+reader=$!
+launch busy "$folder"
+wait "$reader" || true
+for rank in 0 1; do grep -q "^\[rank $rank on .*] *main (" "$folder/$rank"; done || {
+    echo "stacks: a rank's are missing:" "$folder"/*
+    exit 1
+}
+grep -q '^\[rank 2 on .*] *main (' "$folder/read" || {
+    echo "stacks: the job has ended before rank 2 had written its own:"
+    cat "$output" "$folder/read"
+    exit 1
+}
+echo "stacks: as expected"

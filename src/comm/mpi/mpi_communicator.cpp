@@ -179,7 +179,8 @@ void MpiCommunicator::set_timeout(double seconds) {
   diagnostics_ =
       std::make_unique<StallDiagnostics>(all_gather_text(host_name()), timeout_.watchdog);
   timeout_.watchdog->set_diagnosis(
-      [this](const Ranks& ranks) { return diagnostics_->diagnose(ranks); });
+      [this](const Ranks& ranks) { return diagnostics_->diagnose(ranks); },
+      [this] { return diagnostics_->awaits_stacks(); });
 }
 
 std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const {

@@ -12,7 +12,7 @@
 namespace trireme::comm {
 namespace {
 
-enum Tag { kQuestion, kAnswer, kStacks };
+enum Tag { kQuestion, kAnswer, kStacks, kStacksBegun, kStacksWritten };
 
 /// Polling interval for questions.
 constexpr std::chrono::milliseconds kPollInterval{100};
@@ -22,6 +22,13 @@ constexpr std::chrono::seconds kAnswerTimeout{3};
 constexpr int kMaxRounds = 3;
 /// Ranks named in a message.
 constexpr std::size_t kMaxNames = 8;
+
+/// Sends `rank` an empty message. An error is ignored: the answer will be missing.
+void send_tag(MPI_Comm handle, int rank, Tag tag) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, tag, handle, &request) == MPI_SUCCESS)
+    MPI_Request_free(&request);
+}
 
 }  // namespace
 
@@ -58,6 +65,7 @@ void StallDiagnostics::serve() {
     ask(ranks);
     if (stacks) ask_for_stacks();
     answer_questions();
+    report_stacks();
     Answers received = received_answers();
     lock.lock();
     answers_.merge(received);
@@ -66,19 +74,12 @@ void StallDiagnostics::serve() {
 }
 
 void StallDiagnostics::ask(const Ranks& ranks) {
-  for (const int rank : ranks) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, kQuestion, handle_, &request) == MPI_SUCCESS)
-      MPI_Request_free(&request);
-  }
+  for (const int rank : ranks) send_tag(handle_, rank, kQuestion);
 }
 
 void StallDiagnostics::ask_for_stacks() {
-  for (int rank = 0; rank < static_cast<int>(hosts_.size()); ++rank) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, kStacks, handle_, &request) == MPI_SUCCESS)
-      MPI_Request_free(&request);
-  }
+  for (int rank = 0; rank < static_cast<int>(hosts_.size()); ++rank)
+    send_tag(handle_, rank, kStacks);
 }
 
 void StallDiagnostics::answer_questions() {
@@ -96,7 +97,23 @@ void StallDiagnostics::answer_questions() {
   }
   while (MPI_Iprobe(MPI_ANY_SOURCE, kStacks, handle_, &found, &status) == MPI_SUCCESS && found) {
     MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kStacks, handle_, MPI_STATUS_IGNORE);
+    send_tag(handle_, status.MPI_SOURCE, kStacksBegun);
+    stacks_for_.push_back(status.MPI_SOURCE);
     start_to_write_stacks();
+  }
+}
+
+void StallDiagnostics::report_stacks() {
+  if (!are_stacks_under_way())
+    for (const int rank : std::exchange(stacks_for_, {})) send_tag(handle_, rank, kStacksWritten);
+  for (const Tag tag : {kStacksBegun, kStacksWritten}) {
+    int found = 0;
+    MPI_Status status;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, tag, handle_, &found, &status) == MPI_SUCCESS && found) {
+      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, tag, handle_, MPI_STATUS_IGNORE);
+      const std::lock_guard lock(mutex_);
+      (tag == kStacksBegun ? stacks_begun_ : stacks_written_).insert(status.MPI_SOURCE);
+    }
   }
 }
 
@@ -157,14 +174,29 @@ StallDiagnosis StallDiagnostics::diagnose(const Ranks& ranks) {
   if (cause.progress_due.count() > 0) return cause;
   const std::lock_guard lock(mutex_);
   wants_stacks_ = true;
+  asked_for_stacks_ = Watched::Clock::now();
+  stacks_begun_.clear();
+  stacks_written_.clear();
   wake_.notify_one();
   return cause;
+}
+
+bool StallDiagnostics::awaits_stacks() {
+  const std::lock_guard lock(mutex_);
+  if (!asked_for_stacks_) return false;
+  const bool may_answer = Watched::Clock::now() - *asked_for_stacks_ < kAnswerTimeout;
+  for (int rank = 0; rank < static_cast<int>(hosts_.size()); ++rank)
+    if (!stacks_written_.contains(rank) &&
+        (stacks_begun_.contains(rank) || (may_answer && !silent_.contains(rank))))
+      return true;
+  return false;
 }
 
 StallDiagnosis StallDiagnostics::find_cause(const Ranks& ranks) {
   {
     const std::lock_guard lock(mutex_);
     answers_.clear();  // of an earlier call
+    silent_.clear();
   }
   std::set<int> asked{rank_};  // itself, to test whether MPI still transfers messages
   asked.insert(ranks.begin(), ranks.end());
@@ -185,6 +217,10 @@ StallDiagnosis StallDiagnostics::find_cause(const Ranks& ranks) {
       if (answer.waits == 0) idle.push_back(rank);
       for (int i = 0; i < answer.count; ++i)
         if (asked.insert(answer.ranks[i]).second) others.push_back(answer.ranks[i]);
+    }
+    if (!silent.empty()) {
+      const std::lock_guard lock(mutex_);
+      silent_.insert(silent.begin(), silent.end());
     }
     if (!silent.empty()) return {.text = "no answer from " + names(silent)};
     if (progress_due > 0.0) return {.progress_due = to_duration(progress_due)};

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +36,9 @@ class StallDiagnostics {
   /// not receive its own answer. Where nothing progresses all ranks write their stacks
   /// (write_stacks()). Takes seconds at most; called by one thread at a time.
   StallDiagnosis diagnose(const Ranks& ranks);
+  /// After diagnose(): whether a rank that can be reached has yet to write its stacks. One that
+  /// does not answer counts for as long as an answer may take.
+  bool awaits_stacks();
 
  private:
   /// The state of a rank, as bytes of a message.
@@ -57,6 +62,7 @@ class StallDiagnostics {
   void ask(const Ranks& ranks);
   void ask_for_stacks();
   void answer_questions();
+  void report_stacks();
   Answers received_answers();
   Answer own_answer() const;
 
@@ -74,12 +80,15 @@ class StallDiagnostics {
   MPI_Comm handle_ = MPI_COMM_NULL;
   int rank_ = 0;
   std::list<Sent> sent_;  ///< used by the thread alone
+  Ranks stacks_for_;      ///< who asked for this rank's; used by the thread alone
   std::mutex mutex_;      ///< guards what follows
   std::condition_variable wake_, answered_;
   bool stop_ = false;
   Ranks to_ask_;
   bool wants_stacks_ = false;
   Answers answers_;
+  std::optional<Watched::Clock::time_point> asked_for_stacks_;
+  std::set<int> silent_, stacks_begun_, stacks_written_;  ///< ranks; the first of diagnose()
   std::thread thread_;
 };
 

@@ -37,8 +37,8 @@
 namespace trireme {
 namespace {
 
-/// Times in which a thread has to react, and all of them together.
-constexpr double kThreadSeconds = 0.05, kSeconds = 0.6;
+/// Times in which a thread has to react, and all of them together: a busy machine lets some wait.
+constexpr double kThreadSeconds = 0.2, kSeconds = 3.0;
 /// Seconds before stacks are written again: several ranks ask at about the same time.
 constexpr double kMinimumInterval = 10.0;
 
@@ -65,6 +65,7 @@ void note_stack(int) {
   errno = before;
 }
 
+std::atomic<int> threads_under_way = 0;
 std::mutex file_mutex;
 // Guarded by it; never destroyed: start_to_write_stacks() may still run when the process exits.
 std::filesystem::path& stacks_file = *new std::filesystem::path;
@@ -252,12 +253,17 @@ void start_to_write_stacks() {
     } catch (const std::exception&) {
       // No memory, for one: the exit code of the stall matters more.
     }
+    --threads_under_way;
   };
+  ++threads_under_way;
   try {
     std::thread(work).detach();
   } catch (const std::system_error&) {
     // No thread can be had: the message of the stall says what is known.
+    --threads_under_way;
   }
 }
+
+bool are_stacks_under_way() { return threads_under_way > 0; }
 
 }  // namespace trireme
