@@ -89,8 +89,7 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
   const auto [weights, gradients] = model::ParameterStore::planned_bytes(
       placement, layout.data, config.precision, store_options(deck));
   const model::StageMemory memory = model::PipelineStage::plan(config, layout, stage, plan.slots);
-  // Where checkpoint.async is left out, a run makes copies only if the host's memory is free.
-  const bool has_copies = (deck.checkpoint.async == true && deck.checkpoint.every) ||
+  const bool has_copies = (deck.checkpoint.every && deck.checkpoint.async.value_or(on_gpu)) ||
                           deck.checkpoint.local.path.has_value();
   const std::size_t copies = has_copies
                                  ? optim::Optimizer::checkpoint_bytes(
@@ -243,7 +242,10 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                .rampup = rampup_text(deck),
                .fp8 = fp8_text(config),
                .schedule = std::string(name_of(deck.parallel.schedule)),
-               .bubble = bubble_fraction(schedules, shape.micro_batches)};
+               .bubble = bubble_fraction(schedules, shape.micro_batches),
+               .copies_where_free = deck.run.device == deck::Device::cuda &&
+                                    deck.checkpoint.every && !deck.checkpoint.async &&
+                                    !deck.checkpoint.local.path};
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
     plan.stages.push_back(plan_stage(deck, plan.layout, config, table, schedules[stage], stage));
   return plan;
@@ -282,6 +284,10 @@ std::string to_text(const RunPlan& plan) {
         bytes(memory.workspace), bytes(memory.communication), bytes(memory.libraries),
         bytes(memory.total()), on_host ? fmt::format(" {:>10}", bytes(memory.host)) : "");
   }
+  if (plan.copies_where_free)
+    text +=
+        "on host: with the copies of checkpoint.async, which is not set: a run makes them where "
+        "half of a host's free memory has room\n";
   return text;
 }
 

@@ -55,6 +55,9 @@ struct RunPlan {
   /// Share of the time in which the stages idle, by the simulator, when the gradient of the input
   /// and that of the weights take as long as a forward each, 0 to 1.
   double bubble = 0.0;
+  /// The host's memory includes copies that a run makes only where it is free: checkpoint.async is
+  /// not set.
+  bool copies_where_free = false;
   std::vector<StagePlan> stages;
 
   /// The stage whose ranks have the highest peak memory.

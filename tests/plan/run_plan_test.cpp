@@ -199,6 +199,25 @@ TEST(RunPlan, OffloadedInputsAreInTheHostsMemory) {
             with({}).stages[0].memory.activations + 2 * 3 * stream);
 }
 
+TEST(RunPlan, CopiesOfCheckpointsAreInTheHostsMemoryByDefault) {
+  const auto with = [](const std::string& word) {
+    return plan_gpt2({"run.device=cuda", "checkpoint.every=10", word});
+  };
+  const RunPlan unset = with("log.every=1"), on = with("checkpoint.async=true");
+  // Master weights and both moments in fp32.
+  EXPECT_GE(on.stages[0].memory.host, 12u * kGpt2Parameters);
+  EXPECT_EQ(unset.stages[0].memory.host, on.stages[0].memory.host);
+  EXPECT_EQ(unset.stages[0].memory.total(), on.stages[0].memory.total());
+  const std::string note = "checkpoint.async, which is not set: a run makes them where half of";
+  EXPECT_NE(to_text(unset).find(note), std::string::npos) << to_text(unset);
+  EXPECT_EQ(to_text(on).find(note), std::string::npos) << to_text(on);
+  EXPECT_EQ(with("checkpoint.async=false").stages[0].memory.host, 0u);
+  EXPECT_EQ(plan_gpt2({"run.device=cuda"}).stages[0].memory.host, 0u);  // saves at its end alone
+  // Ranks on the host write without copies by default.
+  EXPECT_EQ(plan_gpt2({"checkpoint.every=10"}).stages[0].memory.total(),
+            plan_gpt2({}).stages[0].memory.total());
+}
+
 TEST(RunPlan, MemoryByPurpose) {
   const MemoryPlan whole = plan_gpt2({"parallel.zero=0"}).stages[0].memory;
   const auto fp32 = static_cast<double>(4 * kGpt2Parameters);
