@@ -73,8 +73,10 @@ void BackgroundSave::start_local(const std::filesystem::path& folder, const Shar
   unfinished_ = unfinished_name(path_);
   shard_ = header;
   partners_ = partners;
-  if (!partners.empty() && !thread_ranks_)
+  if (!partners.empty() && !thread_ranks_) {
     thread_ranks_ = ranks_.split(0, ranks_.rank(), "copies of local checkpoints");
+    copied_ = newest_copied(path_.parent_path(), ranks_, partners);
+  }
   start_copies(tensors, /*replicas=*/true);
 }
 
@@ -124,17 +126,18 @@ bool BackgroundSave::advance() {
     });
     take_next_step();
   } catch (...) {
-    if (step_ == Step::shard) drop_shard();
-    if (step_ == Step::partners) finish_shard();
-    step_ = Step::idle;
     error_ = {};
-    if (ranks_.rank() == 0 && !shard_) remove_files(unfinished_);
+    try {
+      clean_up(std::exchange(step_, Step::idle));
+    } catch (const std::exception&) {
+      // What stays takes space alone.
+    }
     throw;
   }
   return step_ == Step::idle;
 }
 
-void BackgroundSave::wait() {
+void BackgroundSave::wait(const std::function<void()>& publishing) {
   while (step_ != Step::idle) {
     if (thread_.joinable()) {
       // The other ranks wait for this one as long as its thread progresses.
@@ -144,6 +147,7 @@ void BackgroundSave::wait() {
           work.note_progress();
     }
     advance();
+    if (publishes()) publishing();
   }
 }
 
@@ -180,19 +184,32 @@ void BackgroundSave::take_next_step() {
   }
 }
 
-void BackgroundSave::drop_shard() {
-  remove_shards(path_.parent_path(),
-                [&](std::int64_t iteration) { return iteration == shard_->iteration; });
+void BackgroundSave::clean_up(Step failed) {
+  if (failed == Step::shard)
+    remove_shards(path_.parent_path(),
+                  [&](std::int64_t iteration) { return iteration == shard_->iteration; });
+  if (failed == Step::partners) remove_older_shards();
+  if (ranks_.rank() == 0 && !shard_) remove_files(unfinished_);
 }
 
 void BackgroundSave::finish_shard() {
-  // All ranks have this one, so that one older one is enough.
-  std::int64_t before = -1;
+  step_ = Step::idle;
+  if (!partners_.empty()) copied_ = shard_->iteration;
+  remove_older_shards();
+}
+
+void BackgroundSave::remove_older_shards() {
+  // All ranks have this one, so that one older one is enough: the newest, or that with copies on
+  // other nodes while this one lacks them.
   const auto folder = path_.parent_path();
+  std::int64_t before = -1;
   for (const auto& [name, path] : list_shards(folder))
     if (name.iteration < shard_->iteration) before = std::max(before, name.iteration);
-  remove_shards(folder, [&](std::int64_t iteration) { return iteration < before; });
-  step_ = Step::idle;
+  const bool lacks_copies = !partners_.empty() && copied_ < shard_->iteration;
+  const std::int64_t kept = lacks_copies && copied_ >= 0 ? copied_ : before;
+  remove_shards(folder, [&](std::int64_t iteration) {
+    return iteration < shard_->iteration && iteration != kept;
+  });
 }
 
 void BackgroundSave::run(Step step, std::function<void()> work) {

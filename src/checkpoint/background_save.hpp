@@ -39,7 +39,7 @@ class BackgroundSave {
              const std::string& deck, const std::vector<LocalTensor>& tensors, int compression = 0);
   /// As start(), to a shard of each rank on its node's disk instead, in `folder`; of the older ones
   /// the newest stays. With `partners`, the nodes of the ranks, each node then keeps a copy of
-  /// another's shards. Collective.
+  /// another's shards; where copying fails the newest older one with copies stays. Collective.
   void start_local(const std::filesystem::path& folder, const ShardHeader& header,
                    const std::vector<LocalTensor>& tensors, const std::vector<int>& partners);
   /// Makes the backend's later work wait for the copies. Call it before the tensors are changed.
@@ -49,16 +49,17 @@ class BackgroundSave {
   double waited_seconds() const { return waited_seconds_; }
 
   bool in_flight() const { return step_ != Step::idle; }
-  /// Whether all ranks have written their elements or shards: the checkpoint may be published at
-  /// any moment, or lacks its copies alone.
-  bool publishes() const { return step_ == Step::publishing || step_ == Step::partners; }
+  /// Whether all ranks have written their elements: the checkpoint may be published at any moment.
+  /// Never while shards are copied to other nodes: they do not outlast the loss of a node.
+  bool publishes() const { return step_ == Step::publishing; }
   /// Takes the next step when all ranks have completed the last one; does not wait for them to.
   /// Returns true when the checkpoint is published. Collective; throws, on every rank, as save().
   /// After an exception no save is in flight, and unfinished files and the shards of a checkpoint
   /// that is not complete are removed.
   bool advance();
-  /// Waits until the checkpoint is published. Collective; throws as advance().
-  void wait();
+  /// Waits until the checkpoint is published; calls `publishing` once it may be. Collective; throws
+  /// as advance().
+  void wait(const std::function<void()>& publishing = [] {});
 
  private:
   enum class Step { idle, copies, checksums, metadata, elements, publishing, shard, partners };
@@ -70,9 +71,11 @@ class BackgroundSave {
   void run_on_first_rank(Step step, std::function<void()> work);
   /// The next step, after one that all ranks have completed. Collective.
   void take_next_step();
-  /// Deletes older shards; or those of this iteration, which another rank lacks. No MPI.
+  /// After the step `failed`: deletes unfinished files, the shards of this iteration where another
+  /// rank lacks its own, or older ones. No MPI.
+  void clean_up(Step failed);
   void finish_shard();
-  void drop_shard();
+  void remove_older_shards();
   void compute_checksums();
   void reserve_and_describe();
   void write_elements();
@@ -95,6 +98,7 @@ class BackgroundSave {
   std::vector<LocalTensor> copies_;   ///< this rank's own pieces
   std::optional<ShardHeader> shard_;  ///< with start_local()
   std::vector<int> partners_;
+  std::int64_t copied_ = -1;  ///< the newest iteration with copies on other nodes; -1 without
   std::unique_ptr<comm::MpiCommunicator> thread_ranks_;  ///< for the thread's messages
   std::vector<std::uint64_t> checksums_;
   std::vector<std::int64_t> offsets_;  ///< of the elements in the file

@@ -4,8 +4,10 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "../message_of.hpp"
+#include "checkpoint/background_save.hpp"
 #include "checkpoint_fixture.hpp"
 #include "core/content_hash.hpp"
 #include "core/files.hpp"
@@ -188,6 +190,60 @@ TEST_F(LocalCheckpoint, ANodeThatLostItsDiskGetsTheCopy) {
   read_shard(*find_shard(disk_, 3, rank_), read.tensors, nullptr);
   EXPECT_EQ(read.first_difference(/*version=*/7), "");
   EXPECT_EQ(note_, "");
+}
+
+TEST_F(LocalCheckpoint, FailedCopiesKeepTheNewestOneWithCopies) {
+  if (size_ == 1) GTEST_SKIP() << "needs a second node";
+  const auto backend = device::make_host_backend(1);
+  const int before = (rank_ + size_ - 1) % size_;  // whose shards this rank's node keeps
+  const auto save_with_copies = [&](BackgroundSave& background, std::int64_t iteration) {
+    background.start_local(disk_,
+                           {.iteration = iteration,
+                            .rank = rank_,
+                            .ranks = size_,
+                            .attributes = kAttributes,
+                            .deck = kDeck},
+                           held_.tensors, own_nodes());
+    background.wait();
+  };
+  const auto iterations = [&] {
+    std::set<std::int64_t> found;
+    for (const auto& [name, path] : list_shards(disk_)) found.insert(name.iteration);
+    return found;
+  };
+  {
+    BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+    save_with_copies(background, 1);
+    save_with_copies(background, 2);
+    EXPECT_EQ(iterations(), (std::set<std::int64_t>{1, 2}));
+  }
+  // After a restart, which finds what has copies in the files.
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  for (const std::int64_t iteration : {3, 4, 5}) {
+    // A folder in the place of the last rank's copy.
+    if (rank_ == size_ - 1)
+      std::filesystem::create_directories(shard_path(disk_, iteration, before, /*copy=*/true) /
+                                          "x");
+    EXPECT_THROW(save_with_copies(background, iteration), IoError);
+    EXPECT_FALSE(background.in_flight());
+    if (rank_ == size_ - 1)
+      std::filesystem::remove_all(shard_path(disk_, iteration, before, /*copy=*/true));
+    EXPECT_EQ(iterations(), (std::set<std::int64_t>{2, iteration}));
+    EXPECT_TRUE(std::filesystem::exists(shard_path(disk_, 2, before, /*copy=*/true)));
+  }
+  save_with_copies(background, 6);
+  EXPECT_EQ(iterations(), (std::set<std::int64_t>{5, 6}));
+}
+
+TEST_F(LocalCheckpoint, NothingIsPromisedWhileFirstCopiesAreMade) {
+  if (size_ == 1) GTEST_SKIP() << "needs a second node";
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  background.start_local(
+      disk_,
+      {.iteration = 1, .rank = rank_, .ranks = size_, .attributes = kAttributes, .deck = kDeck},
+      held_.tensors, own_nodes());
+  while (!background.advance()) EXPECT_FALSE(background.publishes());
 }
 
 TEST_F(LocalCheckpoint, OldAndUnfinishedShardsAreRemoved) {

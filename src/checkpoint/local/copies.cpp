@@ -112,6 +112,26 @@ void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration
            shard_path(folder, iteration, from, /*copy=*/true));
 }
 
+std::int64_t newest_copied(const std::filesystem::path& folder, comm::MpiCommunicator& ranks,
+                           const std::vector<int>& nodes) {
+  std::map<std::int64_t, std::ptrdiff_t> copies;
+  for (const auto& [name, path] : list_shards(folder)) copies[name.iteration] += name.copy;
+  const auto of_node =
+      std::count(nodes.begin(), nodes.end(), nodes.at(static_cast<std::size_t>(ranks.rank())));
+  std::string seen;
+  for (const auto& [iteration, count] : copies)
+    if (count >= of_node) seen += fmt::format("{}\n", iteration);
+  std::map<std::int64_t, int> seen_by;
+  for (const std::string& text : ranks.all_gather_text(seen)) {
+    std::istringstream lines(text);
+    for (std::int64_t iteration = 0; lines >> iteration;) ++seen_by[iteration];
+  }
+  std::int64_t newest = -1;
+  for (const auto& [iteration, count] : seen_by)
+    if (count == ranks.size()) newest = iteration;
+  return newest;
+}
+
 // ---- finding
 
 namespace {

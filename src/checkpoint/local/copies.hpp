@@ -20,6 +20,11 @@ namespace trireme::checkpoint {
 void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration,
                      comm::MpiCommunicator& ranks, const std::vector<int>& nodes);
 
+/// The newest iteration of which each of the `nodes` has copies of another's shards in `folder`; -1
+/// without. Collective over `ranks`.
+std::int64_t newest_copied(const std::filesystem::path& folder, comm::MpiCommunicator& ranks,
+                           const std::vector<int>& nodes);
+
 /// For each rank of `world` the number of its node. Collective.
 std::vector<int> nodes_of(comm::MpiCommunicator& world);
 
