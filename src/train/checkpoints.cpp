@@ -319,10 +319,14 @@ std::optional<double> RunCheckpoints::advance_save(bool wait) {
   try {
     if (wait) {
       const Stopwatch watch;
-      background_->wait();
+      background_->wait(published_);
       in_flight_.stall_seconds += watch.seconds();
-    } else if (!background_->advance())
+    } else if (!background_->advance()) {
+      // No rank tells the others that it has published, when it hangs before the next iteration.
+      if (background_->publishes()) published_();
       return std::nullopt;
+    }
+    published_();
   } catch (const IoError& error) {
     note_failed(error);
     return std::nullopt;

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/background_save.hpp"
@@ -68,8 +70,8 @@ class RunCheckpoints {
   /// warning; two shared ones in a row throw CollectiveError, and so do two local ones where there
   /// is no checkpoint.every. Collective.
   std::optional<double> advance_save(bool wait = false);
-  /// Whether the checkpoint in flight may have been published since advance_save().
-  bool publishes() const { return background_ && background_->publishes(); }
+  /// `call` is called as soon as a checkpoint may have been published, or a local one is complete.
+  void when_published(std::function<void()> call) { published_ = std::move(call); }
   /// Makes the backend's later work, which changes weights, wait for the copies of start_save().
   void finish_copies();
 
@@ -126,6 +128,7 @@ class RunCheckpoints {
   /// Null without checkpoint.async and checkpoint.local.
   std::unique_ptr<checkpoint::BackgroundSave> background_;
   InFlight in_flight_;
+  std::function<void()> published_ = [] {};
   bool shared_failed_ = false;   ///< the last shared one of the background saves
   bool local_failed_ = false;    ///< the last local one
   bool left_out_local_ = false;  ///< a local checkpoint, because another one was in flight

@@ -82,6 +82,8 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
       stops_(deck_, batches_, *groups.world, options_.since_start, options_.time_limit,
              plan_.parameters) {
   keep_stacks(rank_file(deck_.run.output, ".stacks"));
+  // From then on a lost rank exits with 75: the job can resume from that checkpoint.
+  checkpoints_.when_published([this] { watchdog_->set_exit_code(ExitCode::stopped_early); });
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
   runner_.set_hooks(&optimizer_);
@@ -342,8 +344,6 @@ void Trainer::advance_save(bool wait) {
   const Stopwatch watch;
   const std::optional<double> seconds = checkpoints_.advance_save(wait);
   if (wait) log_.exclude(watch.seconds());
-  // No rank tells the others that it has published, when it hangs before the next iteration.
-  if (seconds || checkpoints_.publishes()) watchdog_->set_exit_code(ExitCode::stopped_early);
   // Before the run stops it waits for the checkpoint in flight and then writes another one.
   if (seconds) stops_.note_save(2.0 * *seconds);
 }

@@ -27,8 +27,8 @@ ARGUMENTS = argparse.Namespace(count=None, seed=7, only=None)
 
 class Faults(ProcessFaults, StorageFaults, LocalFaults, CorruptionFaults):
     KINDS = ["kill", "kill_all", "kill_in_save", "kill_in_start", "kill_new_layout", "kill_launcher", "second_run",
-             "two_starts", "stop", "stop_resumed", "pause", "signal_once", "signal_storm", "signal_in_save",
-             "signal_in_start", "memory_pressure", "clock_jumps", "network_cut", "slow_link", "slow_disk", "read_only",
+             "two_starts", "stop", "stop_resumed", "stop_slow_disk", "pause", "signal_once", "signal_storm",
+             "signal_in_save", "signal_in_start", "memory_pressure", "clock_jumps", "network_cut", "slow_link", "slow_disk", "read_only",
              "no_descriptors", "write_error", "write_error_once", "short_writes", "log_full", "truncated", "flipped",
              "latest_lost", "strays", "moved", "metrics_cut", "local_kill", "local_kill_in_save", "local_lost",
              "local_flipped", "local_write_error", "flip_gradient", "flip_activation", "flip_message", "flip_always",

@@ -82,6 +82,17 @@ class ProcessFaults(Driver):
             self.ended(case, started, [STOPPED_EARLY], since)
         self.continues(case)
 
+    def stop_slow_disk(self, case):
+        """A rank hangs after a checkpoint that training waited for, since the next one was due."""
+        case.background = True
+        with self.begin(case, FAULT="slow") as started:
+            self.wait_until(lambda: self.events(case.name, "checkpoint"), started)
+            time.sleep(case.chance.uniform(0, 0.5))
+            since = time.monotonic()
+            os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGSTOP)
+            self.ended(case, started, [STOPPED_EARLY], since)
+        self.continues(case)
+
     def pause(self, case):
         """A rank stands still for less than the time limit."""
         with self.begin(case) as started:

@@ -126,7 +126,8 @@ class StorageFaults(Driver):
         """The disk of metrics.jsonl, of the console's log or of TensorBoard's file is full for a while: a
         warning, and no line is missing at the end."""
         file = case.chance.choice(["metrics.jsonl", "console.log", "events.out.tfevents"])
-        with self.begin(case, "log.tensorboard.flush_every=1", FAULT="enospc", FAULT_FILES=file,
+        with self.begin(case, "log.tensorboard.enable=true", "log.tensorboard.flush_every=1", FAULT="enospc",
+                        FAULT_FILES=file,
                         FAULT_AFTER=case.chance.randrange(20, 60), FAULT_COUNT=case.chance.randrange(1, 30)) as started:
             result = self.ended(case, started, [FINISHED], time.monotonic())
         self.assertRegex(result.err, f"warning: cannot write '.*{file}.*': No space left on device; training continues")

@@ -8,7 +8,7 @@
 //                        2 ms more; cut: nothing is sent or received any more, and no error seen;
 //                        clock: the wall clock jumps by a day back and forth
 //   TRIREME_FAULT_FILES  what is in the names of the files (.h5.part)
-//   TRIREME_FAULT_RANK   of which rank; of all without it
+//   TRIREME_FAULT_RANK   of which rank, whether mpirun or srun starts it; of all without it
 //   TRIREME_FAULT_AFTER  how many calls succeed first (0)
 //   TRIREME_FAULT_COUNT  how many calls then have the fault (all)
 #include <dlfcn.h>
@@ -39,9 +39,16 @@ std::string_view environment(const char* name) {
   return text ? text : "";
 }
 
+/// This process's rank, as its launcher says; "" where none does.
+std::string_view rank_here() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"})
+    if (const std::string_view rank = environment(name); !rank.empty()) return rank;
+  return "";
+}
+
 std::string_view fault() {
   static const std::string_view rank = environment("TRIREME_FAULT_RANK");
-  static const bool here = rank.empty() || rank == environment("OMPI_COMM_WORLD_RANK");
+  static const bool here = rank.empty() || rank == rank_here();
   return here ? environment("TRIREME_FAULT") : "";
 }
 
