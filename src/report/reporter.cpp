@@ -317,17 +317,20 @@ void Reporter::on(const SkipEvent& event) { emit(event, skip_line(event)); }
 
 void Reporter::on(RewindEvent event) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
-  metrics_.flush();
-  const std::string text = read_file(path);
-  const auto lost = [&](std::int64_t kept) {
-    const auto start = last_start(text, kept);
-    return start ? start->lost : 0.0;
-  };
-  event.lost_seconds = lost(event.iteration) - lost(event.from);  // without earlier rewinds
-  truncate_metrics_after(path, event.iteration);
-  metrics_ = OutputFile(path, OutputFile::Mode::resume);
+  // A full disk keeps the lines of lost iterations, before that of the event.
+  keep_going([&] {
+    metrics_.flush();
+    const std::string text = read_file(path);
+    const auto lost = [&](std::int64_t kept) {
+      const auto start = last_start(text, kept);
+      return start ? start->lost : 0.0;
+    };
+    event.lost_seconds = lost(event.iteration) - lost(event.from);  // without earlier rewinds
+    truncate_metrics_after(path, event.iteration);
+    metrics_ = OutputFile(path, OutputFile::Mode::resume);
+  });
   if (tensorboard_ && over_iterations_alone_)
-    tensorboard_->begin_at(event.iteration + 1, unix_time());
+    keep_going([&] { tensorboard_->begin_at(event.iteration + 1, unix_time()); });
   emit(event, rewind_line(event));
 }
 

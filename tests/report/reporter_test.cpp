@@ -237,6 +237,24 @@ TEST_F(ReporterTest, AFullDiskIsAWarningAndLinesComeLater) {
   testing::internal::GetCapturedStderr();
 }
 
+TEST_F(ReporterTest, ARewindOnAFullDiskIsAWarning) {
+  ReporterOptions options = fresh_;
+  options.flush_every = 1;
+  Reporter reporter(options);
+  reporter.on(StartEvent{});
+  for (const int iteration : {1, 2, 3}) reporter.on(TrainEvent{.iteration = iteration});
+  testing::internal::CaptureStderr();
+  {
+    const FileSizeLimit limit(std::filesystem::file_size(folder_.path() / "metrics.jsonl") + 10);
+    reporter.on(TrainEvent{.iteration = 4});
+    reporter.on(RewindEvent{.iteration = 2, .from = 4});
+  }
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("training continues, and writes it later"),
+            std::string::npos);
+  reporter.on(TrainEvent{.iteration = 3});
+  EXPECT_EQ(kinds(), "start:0 train:1 train:2 train:3 train:4 rewind:2 train:3");
+}
+
 TEST_F(ReporterTest, OneFileThatCannotBeWrittenIsOneWarning) {
   ReporterOptions options = fresh_;
   options.flush_every = 1;
