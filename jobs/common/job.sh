@@ -147,12 +147,12 @@ prepare_srun() {
   fi
 }
 
-# newest_checkpoint: what tells of the run's newest checkpoint, "" if it has none. Of local ones only the log says
-# something.
+# newest_checkpoint: what the log says of the newest checkpoint since the run's last start, "" if there is none. Not
+# the file `latest`: a start from an older checkpoint changes it, too.
 newest_checkpoint() {
   if [ -z "$run_folder" ]; then return; fi
-  cat -- "$run_folder/checkpoints/latest" 2>/dev/null
-  grep -s '^{"kind":"checkpoint"' -- "$run_folder/metrics.jsonl" | tail -n 1
+  awk '/^{"kind":"start"/ { newest = "" } /^{"kind":"checkpoint"/ { newest = $0 } END { print newest }' \
+    "$run_folder/metrics.jsonl" 2>/dev/null
 }
 
 # note_checkpoint [LAUNCHER...]: stores the newest checkpoint before the run starts. The program, started by

@@ -34,11 +34,12 @@ std::string module_lines(const std::string& modules) {
 }
 
 std::string note_checkpoint_lines(const std::string& run_folder) {
-  // Of local checkpoints (checkpoint.local) only the log says something.
+  // Since the last start: one from an older checkpoint changes the file `latest`, too.
   return fmt::format(
       "newest_checkpoint() {{\n"
-      "  cat {0}/checkpoints/latest 2>/dev/null || true\n"
-      "  grep -s '^{{\"kind\":\"checkpoint\"' {0}/metrics.jsonl | tail -n 1 || true\n"
+      "  awk '/^{{\"kind\":\"start\"/ {{ newest = \"\" }} /^{{\"kind\":\"checkpoint\"/ {{ newest = "
+      "$0 }}\n"
+      "    END {{ print newest }}' {0}/metrics.jsonl 2>/dev/null || true\n"
       "}}\n"
       "before=$(newest_checkpoint)\n",
       run_folder);

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 
-from runs import BIN, FAILED, HERE, MPIEXEC, STOPPED_EARLY, RunTest, Result
+from runs import BIN, FAILED, FINISHED, HERE, MPIEXEC, Result, RunTest, STOPPED_EARLY
 
 TREE = HERE.parents[1]
 
@@ -70,6 +70,21 @@ class JobTest(RunTest):
             result = self.script(*command, **variables, FAIL_AFTER=code)
             self.assertEqual(result.code, int(code), result)
             self.assertNotIn("scontrol requeue", result.out)
+
+    def check_older_restart(self, script):
+        """A start that has written no checkpoint itself has none for `script`, whatever `latest` names."""
+        lines = script.read_text().splitlines()
+        begin = lines.index("newest_checkpoint() {")
+        function = "\n".join(lines[begin:lines.index("}", begin) + 1])
+        folder = self.folder / "run"
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints" / "latest").write_text("step-00000005.h5\n")
+        events = ['{"kind":"start","time":1}', '{"kind":"checkpoint","time":2,"iteration":5}',
+                  '{"kind":"start","time":3}', '{"kind":"checkpoint","time":4,"iteration":10}']
+        for count, newest in [(2, events[1]), (3, ""), (4, events[3])]:
+            (folder / "metrics.jsonl").write_text("".join(f"{event}\n" for event in events[:count]))
+            result = self.script("bash", "-euc", f"run_folder='{folder}'\n{function}\nnewest_checkpoint")
+            self.assertEqual((result.code, result.out.strip()), (FINISHED, newest), result)
 
     def shellcheck(self, *paths):
         if not shutil.which("shellcheck"):

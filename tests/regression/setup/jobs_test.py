@@ -197,6 +197,7 @@ exec bash -c "$*"
     def test_killed_ranks_requeue_after_a_checkpoint(self):
         self.check_killed_ranks(TREE / "jobs/slurm/one-node.sbatch", SLURM_JOB_ID="7",
                                 SLURM_JOB_NUM_NODES="1")
+        self.check_older_restart(TREE / "jobs/common/job.sh")
 
     def test_a_folder_with_a_line_break_is_refused(self):
         folder = self.folder / "a\necho run"

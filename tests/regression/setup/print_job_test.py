@@ -80,7 +80,9 @@ class PrintJob(JobTest):
         self.assertIn("the deck says run.device = cuda", refused.err)
 
     def test_killed_ranks_requeue_after_a_checkpoint(self):
-        self.check_killed_ranks(self.written("--print-job=slurm"), SLURM_JOB_ID="7")
+        job = self.written("--print-job=slurm")
+        self.check_killed_ranks(job, SLURM_JOB_ID="7")
+        self.check_older_restart(job)
 
     def test_a_folder_with_a_line_break_is_refused(self):
         folder = self.folder / "a\necho run"
