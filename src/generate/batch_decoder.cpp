@@ -17,7 +17,7 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
       limits_(limits),
       capacity_(spec.embedding.positions),
       dtype_(parameters.precision().activations) {
-  limits_.pass_tokens = std::max(limits_.pass_tokens, limits_.sequences);
+  limits_.pass_tokens = std::max(limits_.pass_tokens, max_rows());
   const grid::Layout layout =
       groups ? groups->layout : grid::Layout{.partition = {static_cast<int>(spec.layers())}};
   const int stage = groups ? groups->place.pipeline : 0;
@@ -36,6 +36,22 @@ BatchDecoder::BatchDecoder(device::Backend& backend, const model::ParameterStore
                               .dtype = dtype_},
                  limits_, groups ? groups->world.get() : nullptr);
   capacity_ = std::min(capacity_, cache_plan().blocks * CachePlan::kPositions);
+}
+
+namespace {
+
+/// Rows of the smallest pass of several sequences on a GPU. GEMMs of 16 rows take 2 to 18 % less
+/// time than those of 2 to 8 with 1.5B in bf16 on one H200, 6 to 15 % more with Llama-3.2-1B, and
+/// no pass takes longer than one of more sequences.
+constexpr std::int64_t kMinPaddedRows = 16;
+
+}  // namespace
+
+bool BatchDecoder::pads() const { return alone() && !backend_.is_host_memory(); }
+
+std::int64_t BatchDecoder::max_rows() const {
+  return pads() && limits_.sequences > 1 ? std::max(limits_.sequences, kMinPaddedRows)
+                                         : limits_.sequences;
 }
 
 model::LayerSizes BatchDecoder::sizes(std::int64_t tokens) const {
@@ -76,7 +92,7 @@ void BatchDecoder::allocate() {
   scratch_memory_ = backend_.allocate(count.bytes(), "activations");
   if (stage_.head) {
     model::Arena head;
-    const HeadScratch scratch = take_head(head, sizes(limits_.sequences));
+    const HeadScratch scratch = take_head(head, sizes(max_rows()));
     head_memory_ = backend_.allocate(head.bytes(), "logits");
     read_back_ = backend_.allocate_on_host(std::max(scratch.gathered.bytes(), scratch.top.bytes()),
                                            "logits");
@@ -263,9 +279,10 @@ BatchDecoder::Pass BatchDecoder::upload_inputs(const std::vector<Chunk>& chunks)
     if (!single) pass.chunks.push_back({.tokens = std::ssize(chunk.ids), .past = chunk.past});
   }
   // Few sizes, so that captured passes are used again.
-  if (single && alone() && !backend_.is_host_memory())
-    pass.rows = std::min<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(pass.rows)),
-                                       limits_.sequences);
+  if (single && pads() && pass.rows > 1) {
+    const auto rows = std::max(pass.rows, kMinPaddedRows);
+    pass.rows = std::min<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)), max_rows());
+  }
   std::vector<std::int32_t> inputs(3 * pass.rows);
   std::fill_n(inputs.begin() + 2 * pass.rows, pass.rows, -1);  // padding
   std::int64_t row = 0;

@@ -125,6 +125,10 @@ class BatchDecoder {
   };
 
   bool leads() const { return !groups_ || groups_->world->rank() == 0; }
+  /// Whether passes of one token for each of several sequences have rows without a sequence.
+  bool pads() const;
+  /// Rows of the largest such pass.
+  std::int64_t max_rows() const;
   bool alone() const { return !groups_ || groups_->world->size() == 1; }
   comm::Communicator& tensor() { return groups_ ? *groups_->tensor : serial_; }
   model::LayerSizes sizes(std::int64_t tokens) const;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "model/layers/decoding.hpp"
 #include "model/layers/linear.hpp"
 
 namespace trireme::model {
@@ -176,8 +177,7 @@ void TransformerBlock::forward_cached(const LayerContext& context, const LayerWo
     });
   TRIREME_CHECK(pre_norm(), "post-norm attention has no cache");
   const auto norm1 = norm1_->decode_norm(), norm2 = norm2_->decode_norm();
-  if (norm1 && norm2 && mlp_->decodes() && context.tensor_ranks == 1 &&
-      context.tokens() <= kernels::kMaxDecodeRows) {
+  if (norm1 && norm2 && mlp_->decodes() && context.tensor_ranks == 1 && decodes_fused(context)) {
     attention_.decode(context, *norm1, saved.attention, tokens, stream);
     return mlp_->decode(context, *norm2, saved.mlp, stream);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/layers/decoding.hpp"
 #include "model/layers/linear.hpp"
 
 namespace trireme::model {
@@ -133,7 +134,7 @@ void Head::logits(const LayerContext& context, const Tensor& stream,
                 "logits of {} tokens do not fit the memory of {}", context.tokens(),
                 loss_tokens(context));
   const auto norm = norm_ ? norm_->decode_norm() : std::nullopt;
-  if (norm && !transform_ && logit_scale_ == 1.0 && context.tokens() <= kernels::kMaxDecodeRows &&
+  if (norm && !transform_ && logit_scale_ == 1.0 && decodes_fused(context) &&
       context.sp_ranks() == 1)
     return context.backend.decode_linear({.x = as_rows(stream),
                                           .weight = output_.weight,

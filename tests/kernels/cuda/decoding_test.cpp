@@ -94,7 +94,9 @@ TEST(Decoding, LinearAgreesWithTheHost) {
   };
   for (const DType dtype : kStorageTypes)
     for (const auto& [rows, out, in] : {Case{1, 16, 64}, Case{1, 200, 1600}, Case{8, 40, 6400},
-                                        Case{3, 37, 96}, Case{5, 50, 35}, Case{2, 513, 24}}) {
+                                        Case{3, 37, 96}, Case{5, 50, 35}, Case{2, 513, 24},
+                                        // just below 48 KiB of dynamic shared memory
+                                        Case{2, 24, 8192}, Case{5, 24, 2048}}) {
       const std::string title = fmt::format("{} x {} x {}", rows, out, in);
       const auto deviation = 1.0 / std::sqrt(static_cast<double>(in));
       for (const NormKind kind : {NormKind::layer, NormKind::rms})

@@ -32,7 +32,8 @@ __device__ __forceinline__ void wait_for_previous() {
 template <typename... Parameters, typename... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                   const Context& context, unsigned cluster, const Arguments&... arguments) {
-  if (shared_bytes > std::size_t{48} << 10)  // which needs no asking
+  // Static and dynamic shared memory of more than 48 KiB together have to be asked for.
+  if (shared_bytes > 0)
     TRIREME_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shared_bytes)));
   // Kernels of different shares of shared memory are not on an SM at the same time.
