@@ -83,7 +83,7 @@ std::vector<Flag> model_flags() {
       drop("fp32-residual-connection", kNone, kWidths),
       turns("fp32-embedding", "precision.embedding", "fp32"),
       drop("fp32-layernorm", kNone, kWidths),
-      turns("fp32-tokentypes", "precision.embedding", "fp32", "all embeddings are in fp32"),
+      turns("fp32-tokentypes", "precision.embedding", "fp32"),
       drop("attention-softmax-in-fp32", kNone, kWidths),
       drop("fp16-lm-cross-entropy", kNone, kWidths),
       drop("apply-query-key-layer-scaling", kNone, kSameResult),
