@@ -122,7 +122,7 @@ __device__ void stage_input(const LinearParameters<T>& p, T* staged) {
 template <typename T, int kHalves>
 __device__ __forceinline__ void multiply_group(const LinearParameters<T>& p, const T* staged,
                                                int step, const WeightGroup<kHalves>& group,
-                                               int parity, float (&sums)[kParity][kHalves][4]) {
+                                               int parity, float (&sums)[kParity][kHalves][2][4]) {
   constexpr int kGroup = WeightGroup<kHalves>::kGroup;
   const int lane = threadIdx.x % 32, row = lane / 4;
 #pragma unroll
@@ -138,9 +138,9 @@ __device__ __forceinline__ void multiply_group(const LinearParameters<T>& p, con
         const uint4& a = group.packs[s][half][0][part];
         const uint4& b = group.packs[s][half][1][part];
         const std::uint32_t* v = x.words;
-        float(&sum)[4] = sums[kGroup == kParity ? s : parity][half];
-        multiply(sum, a.x, b.x, a.y, b.y, v[0], v[1], T{});
-        multiply(sum, a.z, b.z, a.w, b.w, v[2], v[3], T{});
+        float(&sum)[2][4] = sums[kGroup == kParity ? s : parity][half];
+        multiply(sum[0], a.x, b.x, a.z, b.z, v[0], v[2], T{});
+        multiply(sum[1], a.y, b.y, a.w, b.w, v[1], v[3], T{});
       }
     }
 }
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParamete
   prefetch_weights<T, kHalves>(p, output, warp + 2 * kStride);
   wait_for_previous();
   stage_input(p, staged);
-  float sums[kParity][kHalves][4] = {};
+  float sums[kParity][kHalves][2][4] = {};
   const int steps = (p.k + kLinearStep - 1) / kLinearStep;
   for (int step = warp; step < steps; step += 2 * kStride) {
     multiply_group(p, staged, step, even, 0, sums);
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParamete
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         partial[half][i * kWarps + warp][lane / 4 + 8 * (c / 2)][2 * (lane % 4) + c % 2] =
-            sums[i][half][c];
+            sums[i][half][0][c] + sums[i][half][1][c];
   __syncthreads();
   const int row = threadIdx.x / kTile, o = threadIdx.x % kTile;
   if (row >= p.rows || output + o >= p.n) return;

@@ -12,7 +12,8 @@
 namespace trireme::kernels::cuda {
 
 /// k is cut in steps of kLinearStep columns. Slice s of kLinearSlices has the steps s,
-/// s + kLinearSlices, ...; the sums of the slices are added in the order of s.
+/// s + kLinearSlices, ...; the sums of the slices are added in the order of s. Of 16 bytes of a row
+/// the words 0 and 2 have one sum in a slice, and the words 1 and 3 another.
 inline constexpr int kLinearSlices = 16;
 inline constexpr int kLinearStep = 64;
 
@@ -85,36 +86,49 @@ __device__ Statistics statistics_of(const NormParameters<T>& norm, int columns, 
   return result;
 }
 
-/// Statistics of rows whose elements are read eight at a time: sums of kStatisticsColumns columns,
-/// eight to a lane, are added in turn.
-inline constexpr int kStatisticsColumns = 256;
+/// Statistics of rows of 16-bit elements: sums of kStatisticsClasses classes of steps, step s of
+/// class s % kStatisticsClasses. Eight lanes have a class, each eight columns of a step.
+inline constexpr int kStatisticsClasses = 32;
 
 /// Sums of values less a shift, and of their squares.
 struct ShiftedSums {
   float sum = 0.0f, squares = 0.0f;
+
+  /// Adds those of a lane's eight columns of a step.
+  __device__ __forceinline__ void add(const Values<8>& values, float shift) {
+    float terms[8], products[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      terms[c] = __fsub_rn(values[c], shift);
+      products[c] = __fmul_rn(terms[c], terms[c]);
+    }
+#pragma unroll
+    for (int distance = 4; distance > 0; distance /= 2)
+#pragma unroll
+      for (int c = 0; c < distance; ++c) {
+        terms[c] = __fadd_rn(terms[c], terms[c + distance]);
+        products[c] = __fadd_rn(products[c], products[c + distance]);
+      }
+    sum = __fadd_rn(sum, terms[0]);
+    squares = __fadd_rn(squares, products[0]);
+  }
+  /// Those of kLanes lanes, in each of them.
+  template <int kLanes>
+  __device__ __forceinline__ ShiftedSums over_lanes() const {
+    ShiftedSums all = *this;
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      all.sum = __fadd_rn(all.sum, __shfl_xor_sync(~0u, all.sum, distance));
+      all.squares = __fadd_rn(all.squares, __shfl_xor_sync(~0u, all.squares, distance));
+    }
+    return all;
+  }
 };
 
-/// Those of a warp's values; `counts` says whether this lane's do.
-__device__ __forceinline__ ShiftedSums columns_sums(const Values<8>& values, bool counts,
-                                                    float shift) {
-  float terms[8], squares[8];
-#pragma unroll
-  for (int c = 0; c < 8; ++c) {
-    terms[c] = __fsub_rn(values[c], shift);
-    squares[c] = __fmul_rn(terms[c], terms[c]);
-  }
-#pragma unroll
-  for (int distance = 4; distance > 0; distance /= 2)
-#pragma unroll
-    for (int c = 0; c < distance; ++c) {
-      terms[c] = __fadd_rn(terms[c], terms[c + distance]);
-      squares[c] = __fadd_rn(squares[c], squares[c + distance]);
-    }
-  return {warp_sum(counts ? terms[0] : 0.0f), warp_sum(counts ? squares[0] : 0.0f)};
-}
-/// The statistics from the sums of a row of `columns` elements.
-__device__ __forceinline__ Statistics statistics_from(const ShiftedSums& sums, int columns,
+/// The statistics of a row of `columns` elements from its classes, of which lane i has class i.
+__device__ __forceinline__ Statistics statistics_from(const ShiftedSums& own, int columns,
                                                       float shift, bool mean, float eps) {
+  const ShiftedSums sums = own.over_lanes<kStatisticsClasses>();
   const float share = __frcp_rn(static_cast<float>(columns));
   const float off = mean ? __fmul_rn(sums.sum, share) : 0.0f;
   const float variance = fmaf(-off, off, __fmul_rn(sums.squares, share));
@@ -125,35 +139,51 @@ __device__ __forceinline__ Statistics statistics_from(const ShiftedSums& sums, i
 /// that a mean far from zero costs no precision.
 template <typename T>
 __device__ Statistics half_statistics_of(const NormParameters<T>& norm, int columns, const T* x) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const float shift = norm.mean ? to_float(x[0]) : 0.0f;
-  ShiftedSums all;
-#pragma unroll 4
-  for (int begin = 0; begin < columns; begin += kStatisticsColumns) {
-    const int i = begin + 8 * (static_cast<int>(threadIdx.x) % 32);
-    Values<8> values = {};
-    if (i < columns) values = widen<T, 8>(load<8>(x + i));
-    const ShiftedSums sums = columns_sums(values, i < columns, shift);
-    all.sum = __fadd_rn(all.sum, sums.sum);
-    all.squares = __fadd_rn(all.squares, sums.squares);
+  constexpr int kTogether = 32 * 8;  // columns: steps of four classes
+  constexpr int kClasses = kStatisticsClasses / (kTogether / kLinearStep);  // of a lane
+  ShiftedSums classes[kClasses], own;
+  for (int begin = 0; begin < columns; begin += kClasses * kTogether)
+#pragma unroll
+    for (int j = 0; j < kClasses; ++j) {
+      const int i = begin + j * kTogether + 8 * lane;
+      if (i < columns) classes[j].add(widen<T, 8>(load<8>(x + i)), shift);
+    }
+#pragma unroll
+  for (int j = 0; j < kClasses; ++j) {
+    const ShiftedSums sums = classes[j].over_lanes<8>();
+    const float sum = __shfl_sync(~0u, sums.sum, lane % 4 * 8);
+    const float squares = __shfl_sync(~0u, sums.squares, lane % 4 * 8);
+    if (lane / 4 == j) own = {sum, squares};
   }
-  return statistics_from(all, columns, shift, norm.mean, norm.eps);
+  return statistics_from(own, columns, shift, norm.mean, norm.eps);
 }
 
-/// norm(x) of elements x, of columns i and following, rounded to T.
+/// norm(x) of elements x, rounded to T, from the weight and the bias of their columns.
 template <typename T, int kWidth>
-__device__ __forceinline__ Elements<T, kWidth> normalize(const NormParameters<T>& norm,
-                                                         const Elements<T, kWidth>& x, int i,
+__device__ __forceinline__ Elements<T, kWidth> normalize(const Elements<T, kWidth>& x,
+                                                         const Elements<T, kWidth>& weights,
+                                                         const Elements<T, kWidth>& biases,
                                                          const Statistics& statistics) {
-  if (!norm.weight) return x;
   Values<kWidth> values = widen<T, kWidth>(x);
-  const Values<kWidth> weight = widen<T, kWidth>(load<kWidth>(norm.weight + i));
-  Values<kWidth> bias = {};
-  if (norm.bias) bias = widen<T, kWidth>(load<kWidth>(norm.bias + i));
+  const Values<kWidth> weight = widen<T, kWidth>(weights), bias = widen<T, kWidth>(biases);
 #pragma unroll
   for (int c = 0; c < kWidth; ++c)
     values[c] =
         fmaf(__fmul_rn(__fsub_rn(values[c], statistics.mean), statistics.rstd), weight[c], bias[c]);
   return narrow<T>(values);
+}
+
+/// The same of columns i and following; x where there is no norm.
+template <typename T, int kWidth>
+__device__ __forceinline__ Elements<T, kWidth> normalize(const NormParameters<T>& norm,
+                                                         const Elements<T, kWidth>& x, int i,
+                                                         const Statistics& statistics) {
+  if (!norm.weight) return x;
+  Elements<T, kWidth> bias = {};
+  if (norm.bias) bias = load<kWidth>(norm.bias + i);
+  return normalize<T, kWidth>(x, load<kWidth>(norm.weight + i), bias, statistics);
 }
 
 /// What is done to the sums of an output.

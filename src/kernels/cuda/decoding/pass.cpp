@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/cuda/check.hpp"
@@ -91,9 +92,10 @@ bool DecodingPass::covers(const AttentionPaged& args) const {
   const std::int64_t group = heads / kv;
   return context_.capability == 90 && half_precision(args.qkv.dtype) && args.append &&
          args.qkv.size() == (heads + 2 * kv) * d && d <= 128 && d % 8 == 0 &&
-         args.cache.stride % 8 == 0 && aligned16(args.qkv.data) &&
-         aligned16(args.cache.keys.data) && aligned16(args.cache.values.data) &&
-         kv * ((group + 3) / 4) <= context_.sms &&
+         args.cache.stride % 8 == 0 &&
+         std::has_single_bit(static_cast<std::uint64_t>(args.cache.keys.shape[1])) &&
+         aligned16(args.qkv.data) && aligned16(args.cache.keys.data) &&
+         aligned16(args.cache.values.data) && kv * ((group + 3) / 4) <= context_.sms &&
          // as attention_paged() orders its sums
          heads / std::min<std::int64_t>(group, 8) < 2 * context_.sms;
 }

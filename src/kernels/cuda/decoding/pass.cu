@@ -11,8 +11,8 @@
 namespace trireme::kernels::cuda {
 namespace {
 
-constexpr int kChunkBytes = 48 << 10;    // of weights, about
-constexpr unsigned kMinRing = 96 << 10;  // of any chunk, and of a norm's weight and bias
+constexpr int kChunkBytes = 30 << 10;    // of weights, about
+constexpr unsigned kMinRing = 96 << 10;  // of any chunk
 
 // What plans of memory count.
 static_assert(kParts == kPlannedParts && kPassHeads == kPlannedHeads);

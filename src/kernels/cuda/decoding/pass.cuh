@@ -11,11 +11,11 @@ namespace trireme::kernels::cuda {
 inline constexpr int kPassReaders = kLinearSlices / 2;
 inline constexpr int kPassReaderThreads = 32 * kPassReaders;
 inline constexpr int kPassThreads = kPassReaderThreads + 32;
-inline constexpr int kPassRows = 32;         // of the weight in a chunk: one for a lane that copies
-inline constexpr int kPassBatch = 2;         // parts whose sums are added together
-inline constexpr int kPassHeads = 4;         // query heads of one block, at most
-inline constexpr int kPassBlocks = 64;       // of kStatisticsColumns columns, at most
-inline constexpr int kPassKeyBytes = 65536;  // of the cache, where other blocks are free
+inline constexpr int kPassEights = 2;              // of rows of the weight in a chunk
+inline constexpr int kPassRows = 8 * kPassEights;  // at most; one for a lane that copies
+inline constexpr int kPassBatch = 4;               // parts whose sums are added together
+inline constexpr int kPassHeads = 4;               // query heads of one block, at most
+inline constexpr int kPassKeyBytes = 65536;        // of the cache, where other blocks are free
 
 struct PassShape {
   int instructions;
@@ -31,7 +31,7 @@ struct PassShared {
   RingBarriers ring;
   PassSums sums[2];
   PassInstruction<T> read[2], written;
-  ShiftedSums columns[kPassBlocks];
+  ShiftedSums classes[kStatisticsClasses];
 };
 
 /// A block's outputs of a linear layer.
@@ -81,6 +81,10 @@ __device__ __forceinline__ void sync_readers() { named_barrier_sync(1, kPassRead
 
 // ---- the streaming warp
 
+__device__ __forceinline__ void prefetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 template <typename T>
 __device__ __forceinline__ void stream_linear(const PassInstruction<T>& instruction,
                                               RingWriter& ring) {
@@ -88,18 +92,14 @@ __device__ __forceinline__ void stream_linear(const PassInstruction<T>& instruct
   const LinearShare share = share_of(instruction);
   if (share.count == 0) return;
   const int lane = threadIdx.x % 32;
-  if (w.norm.weight) {
-    const unsigned bytes = 2u * static_cast<unsigned>(w.k), room = ring_bytes(bytes);
-    for (int i = 0; i < (w.norm.bias ? 2 : 1); ++i) {
-      unsigned char* to = ring.make_room(room, bytes);
-      if (lane == 0) ring.copy(to, i == 0 ? w.norm.weight : w.norm.bias, bytes);
-      ring.advance(room);
-    }
-  }
+  // What all blocks read is brought to the L2 cache by one of them.
+  const int line = (static_cast<int>(blockIdx.x) * 32 + lane) * 64;
+  if (w.norm.weight && line < w.k) prefetch_line(w.norm.weight + line);
+  if (w.norm.weight && w.norm.bias && line < w.k) prefetch_line(w.norm.bias + line);
   if (w.bias) {
     const int last = share.begin + share.count - 1;
     for (int o = share.begin + lane * 64; o < last + 64; o += 32 * 64)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(w.bias + min(o, last)));
+      prefetch_line(w.bias + min(o, last));
   }
   const ChunkShape shape(w);
   for (int first = 0; first < share.count; first += w.part) {
@@ -120,158 +120,172 @@ __device__ __forceinline__ void stream_linear(const PassInstruction<T>& instruct
 
 // ---- a linear layer
 
-/// Writes norm(x) to `staged` [k, and zeros to a whole step].
+/// Sixteen bytes of x as the operands of an mma want them: words 0 and 2, then 1 and 3.
+template <typename T>
+__device__ __forceinline__ Elements<T, 8> in_turn(const Elements<T, 8>& x) {
+  Elements<T, 8> turned;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) turned.words[i] = x.words[i % 2 * 2 + i / 2];
+  return turned;
+}
+
+/// Writes norm(x), in_turn(), to `staged` [k, and zeros to a whole step]. A warp writes what it
+/// reads.
 template <typename T>
 __device__ __forceinline__ void stage_input(const PassInstruction<T>& instruction, unsigned tag,
-                                            T* staged, ShiftedSums (&sums)[kPassBlocks],
-                                            RingReader& ring) {
+                                            T* staged, ShiftedSums (&classes)[kStatisticsClasses]) {
   const LinearWork<T>& w = instruction.linear;
-  const int k = w.k, padded = (k + kLinearStep - 1) / kLinearStep * kLinearStep;
+  const int k = w.k, steps = (k + kLinearStep - 1) / kLinearStep;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // A warp has every kPassReaders-th block of columns, a lane eight of each.
-  const auto for_blocks = [&](auto body) {
-    for (int block = warp; block * kStatisticsColumns < padded; block += kPassReaders) {
-      const int i = block * kStatisticsColumns + 8 * lane;
-      body(block, i, reinterpret_cast<Elements<T, 8>*>(staged + i));
-    }
+  // Eight lanes have a step; so the warp has four of each round of steps, of different classes.
+  constexpr int kRound = 4 * kPassReaders, kColumns = kRound * kLinearStep, kAtOnce = 4;
+  static_assert(kRound == kStatisticsClasses);
+  const int own = warp + kPassReaders * (lane / 8), begin = own * kLinearStep + lane % 8 * 8;
+  const bool has_norm = w.norm.weight != nullptr;
+  const PassInput<T>& input = instruction.x;
+  Elements<T, 8> weight = {}, bias = {};
+  const auto load_norm = [&](int i) {
+    weight = load<8>(w.norm.weight + i);
+    if (w.norm.bias) bias = load<8>(w.norm.bias + i);
   };
+  if (has_norm && begin < k) load_norm(begin);
+  PassElement<T> first;
+  if (w.norm.mean) first.start(input, 0);
   float shift = 0.0f;
-  if (w.norm.mean) shift = read_element(instruction.x, 0, tag);
-  constexpr int kAtOnce = 4;
-  for (int first = warp; first * kStatisticsColumns < padded; first += kAtOnce * kPassReaders) {
+  ShiftedSums sums;
+  for (int round = 0; round * kRound < steps; round += kAtOnce) {
     PassRead<T> reads[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = (first + j * kPassReaders) * kStatisticsColumns + 8 * lane;
-      if (i < k) reads[j].start(instruction.x, i);
+      const int i = begin + (round + j) * kColumns;
+      if (i < k) reads[j].start(input, i);
     }
+    if (w.norm.mean && round == 0) shift = first.finish(input, 0, tag);
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int block = first + j * kPassReaders, i = block * kStatisticsColumns + 8 * lane;
-      if (block * kStatisticsColumns >= padded) break;
+      const int i = begin + (round + j) * kColumns;
+      if (own + (round + j) * kRound >= steps) break;
       Elements<T, 8> x = {};
-      if (i < k) x = reads[j].finish(instruction.x, i, tag);
-      if (i < padded) *reinterpret_cast<Elements<T, 8>*>(staged + i) = x;
-      if (!w.norm.weight) continue;
-      const ShiftedSums own = columns_sums(widen<T, 8>(x), i < k, shift);
-      if (lane == 0) sums[block] = own;
+      if (i < k) {
+        x = reads[j].finish(input, i, tag);
+        if (has_norm) sums.add(widen<T, 8>(x), shift);
+      }
+      *reinterpret_cast<Elements<T, 8>*>(staged + i) = in_turn(x);
     }
   }
-  sync_readers();
-  if (!w.norm.weight) return;
-  ShiftedSums all;
-  for (int block = 0; block * kStatisticsColumns < k; block += 8) {
-    ShiftedSums next[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) next[i] = sums[block + i];
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if ((block + i) * kStatisticsColumns < k) {
-        all.sum = __fadd_rn(all.sum, next[i].sum);
-        all.squares = __fadd_rn(all.squares, next[i].squares);
-      }
+  if (has_norm) {
+    __syncwarp();
+    const ShiftedSums of_class = sums.over_lanes<8>();
+    if (lane % 8 == 0) classes[own] = of_class;
+    sync_readers();
+    const Statistics statistics = statistics_from(classes[lane], k, shift, w.norm.mean, w.norm.eps);
+    for (int i = begin; i < k; i += kColumns) {
+      auto* to = reinterpret_cast<Elements<T, 8>*>(staged + i);
+      *to = in_turn(normalize<T, 8>(in_turn(*to), weight, bias, statistics));
+      if (i + kColumns < k) load_norm(i + kColumns);
+    }
   }
-  const Statistics statistics = statistics_from(all, k, shift, w.norm.mean, w.norm.eps);
-  // The weight and the bias are two chunks.
-  const unsigned room = ring_bytes(2u * static_cast<unsigned>(k));
-  NormParameters<T> norm = w.norm;
-  norm.weight = reinterpret_cast<const T*>(ring.wait_for(room));
-  const RingPosition begin = ring.at;
-  if (norm.bias) {
-    ring.at.advance(room);
-    norm.bias = reinterpret_cast<const T*>(ring.wait_for(room));
-  }
-  for_blocks([&](int, int i, Elements<T, 8>* to) {
-    if (i < k) *to = normalize<T, 8>(norm, *to, i, statistics);
-  });
-  ring.at = begin;
-  ring.release(room);
-  if (norm.bias) {
-    ring.at.fit(room, ring.capacity);
-    ring.release(room);
-  }
-  sync_readers();
+  __syncwarp();
 }
 
-/// A warp's operands of a step: kEights times eight rows of the weight, and x.
-template <typename T, int kEights>
+/// A warp's operands of a step: kPassEights times eight rows of the weight, and x.
 struct StepOperands {
-  uint4 a[kEights][2];
-  Elements<T, 8> x[2];
+  uint4 a[kPassEights][2];
+  uint2 x[2];
 
-  /// `row` are the lane's places in the chunk, `x_row` that in x, of the step's first column; there
-  /// are `columns` from it on. kWhole: a step of them, or more.
-  template <bool kWhole>
-  __device__ __forceinline__ void load(const unsigned char* const (&row)[kEights], unsigned offset,
-                                       const T* x_row, int columns) {
-    const int lane = threadIdx.x % 32;
+  /// `row` are the lane's places in the chunk, `x_row` that in x, kOffset bytes before the step.
+  template <int kOffset>
+  __device__ __forceinline__ void load(const unsigned (&row)[kPassEights],
+                                       const bool (&there)[kPassEights], unsigned x_row) {
+    load_x<kOffset>(x[0], x_row);
+    load_x<kOffset + 64>(x[1], x_row);
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const bool there = kWhole || 32 * part + 8 * (lane % 4) < columns;
-      x[part] = {};
-      if (lane < 4 && there) x[part] = *reinterpret_cast<const Elements<T, 8>*>(x_row + 32 * part);
-#pragma unroll
-      for (int e = 0; e < kEights; ++e) {
-        if (!kWhole) a[e][part] = make_uint4(0, 0, 0, 0);
-        if (there) a[e][part] = *reinterpret_cast<const uint4*>(row[e] + offset + 64 * part);
-      }
+    for (int e = 0; e < kPassEights; ++e) {
+      load_row<kOffset>(a[e][0], row[e], there[e]);
+      load_row<kOffset + 64>(a[e][1], row[e], there[e]);
     }
   }
-  __device__ __forceinline__ void add_to(float (&sums)[2][4]) const {
+  /// Takes the columns from `columns` on for zeros.
+  __device__ __forceinline__ void cut(int columns) {
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const std::uint32_t* v = x[part].words;
+    for (int part = 0; part < 2; ++part)
+      if (32 * part + 8 * (static_cast<int>(threadIdx.x) % 4) >= columns)
 #pragma unroll
-      for (int e = 0; e < kEights; e += 2) {
-        const uint4 &low = a[e][part], &high = a[e + 1 < kEights ? e + 1 : e][part];
-        multiply(sums[e / 2], low.x, high.x, low.y, high.y, v[0], v[1], T{});
-      }
+        for (int e = 0; e < kPassEights; ++e) a[e][part] = make_uint4(0, 0, 0, 0);
+  }
+  /// Rows 0 .. 7 of an mma are the words 0 and 2 of eight rows of the weight, rows 8 .. 15 the
+  /// words 1 and 3; of its columns the first has those words of x, the second these.
+  template <typename T>
+  __device__ __forceinline__ void add_to(float (&sums)[kPassEights][4]) const {
 #pragma unroll
-      for (int e = 0; e < kEights; e += 2) {
-        const uint4 &low = a[e][part], &high = a[e + 1 < kEights ? e + 1 : e][part];
-        multiply(sums[e / 2], low.z, high.z, low.w, high.w, v[2], v[3], T{});
-      }
-    }
+    for (int part = 0; part < 2; ++part)
+#pragma unroll
+      for (int e = 0; e < kPassEights; ++e)
+        multiply(sums[e], a[e][part].x, a[e][part].y, a[e][part].z, a[e][part].w, x[part].x,
+                 x[part].y, T{});
+  }
+
+ private:
+  template <int kOffset>
+  static __device__ __forceinline__ void load_x(uint2& to, unsigned from) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2+%3];"
+                 : "=r"(to.x), "=r"(to.y)
+                 : "r"(from), "n"(kOffset)
+                 : "memory");
+  }
+  /// Leaves `to` as it is where the row is not there: its sums are not used.
+  template <int kOffset>
+  static __device__ __forceinline__ void load_row(uint4& to, unsigned from, bool there) {
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.u32 there, %6, 0;\n"
+        "@there ld.shared.v4.u32 {%0, %1, %2, %3}, [%4+%5];\n"
+        "}"
+        : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
+        : "r"(from), "n"(kOffset), "r"(static_cast<unsigned>(there))
+        : "memory");
   }
 };
 
 /// Adds to `sums` the dot products of a part's `rows` rows of weights, from the ring, with x at
 /// `staged` [k], over this warp's two slices of k: its index, and its index + kPassReaders.
-template <typename T, int kEights>
+template <typename T>
 __device__ __forceinline__ void multiply_part(const ChunkShape& shape, int rows, const T* staged,
-                                              RingReader& ring, float (&sums)[2][2][4]) {
+                                              RingReader& ring, float (&sums)[2][kPassEights][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const unsigned room = shape.room(rows);
-  constexpr int kNext = kPassReaders * kLinearStep;  // columns to the other slice's step
-  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-    const int first = warp * kLinearStep;
-    int left = shape.columns_of(chunk) - first;
-    const T* x = staged + chunk * shape.columns + first + 8 * (lane % 4);
-    const unsigned char* row[kEights];
-    const unsigned char* weights = ring.wait_for(room) + 2 * first + 16 * (lane % 4);
-    // Rows past the last one are read as the last one: their sums are not used.
+  constexpr int kNext = 2 * kPassReaders * kLinearStep;  // bytes to the other slice's step
+  bool there[kPassEights];
 #pragma unroll
-    for (int e = 0; e < kEights; ++e)
-      row[e] = weights + min(lane / 4 + 8 * e, rows - 1) * shape.stride;
-    unsigned offset = 0;
-    for (; left >= kNext + kLinearStep; left -= 2 * kNext) {
-      StepOperands<T, kEights> even, odd;
-      even.template load<true>(row, offset, x, left);
-      odd.template load<true>(row, offset + 2 * kNext, x + kNext, left);
-      even.add_to(sums[0]);
-      odd.add_to(sums[1]);
-      offset += 4 * kNext;
-      x += 2 * kNext;
-    }
-    if (left > 0) {
-      StepOperands<T, kEights> even;
-      even.template load<false>(row, offset, x, left);
-      even.add_to(sums[0]);
-    }
-    if (left > kNext) {
-      StepOperands<T, kEights> odd;
-      odd.template load<false>(row, offset + 2 * kNext, x + kNext, left - kNext);
-      odd.add_to(sums[1]);
+  for (int e = 0; e < kPassEights; ++e) there[e] = lane / 4 + 8 * e < rows;
+  StepOperands even, odd;
+#pragma unroll
+  for (int e = 0; e < kPassEights; ++e)
+#pragma unroll
+    for (int part = 0; part < 2; ++part) even.a[e][part] = odd.a[e][part] = make_uint4(0, 0, 0, 0);
+  unsigned x = shared_address(staged) + 2 * warp * kLinearStep + 16 * (lane % 4) + lane / 4 % 2 * 8;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    const int columns = shape.columns_of(chunk);
+    unsigned row[kPassEights], at = x;
+    x += 2 * columns;
+    row[0] = shared_address(ring.wait_for(room)) + 2 * warp * kLinearStep + 16 * (lane % 4) +
+             lane / 4 * shape.stride;
+#pragma unroll
+    for (int e = 1; e < kPassEights; ++e) row[e] = row[e - 1] + 8 * shape.stride;
+    for (int left = columns - warp * kLinearStep; left > 0; left -= kNext) {
+      const bool both = left > kNext / 2;
+      even.load<0>(row, there, at);
+      if (left < kLinearStep) even.cut(left);
+      if (both) {
+        odd.load<kNext>(row, there, at);
+        if (left - kNext / 2 < kLinearStep) odd.cut(left - kNext / 2);
+      }
+      even.add_to<T>(sums[0]);
+      if (both) odd.add_to<T>(sums[1]);
+#pragma unroll
+      for (int e = 0; e < kPassEights; ++e) row[e] += 2 * kNext;
+      at += 2 * kNext;
     }
     ring.release(room);
   }
@@ -288,54 +302,50 @@ __device__ __forceinline__ void run_linear(const PassInstruction<T>& instruction
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const ChunkShape shape(w);
   for (int batch = 0; batch < share.count; batch += kPassBatch * w.part) {
-    // The threads of the first warps finish an output each.
-    const int own = batch + warp * w.part + lane;
-    const bool finishes = warp < kPassBatch && lane < w.part && own < share.count;
-    const int o = share.begin + own;
-    float bias = 0.0f, residual = 0.0f;
+    // The first threads finish an output each.
+    const int part_of = static_cast<int>(threadIdx.x) / kPassRows;
+    const int row_of = static_cast<int>(threadIdx.x) % kPassRows;
+    const int own = batch + part_of * w.part + row_of, o = share.begin + own;
+    const bool finishes = part_of < kPassBatch && row_of < w.part && own < share.count;
+    float bias = 0.0f;
+    PassElement<T> residual;
     const bool has_residual = w.residual.tagged || w.residual.plain;
     if (finishes && w.bias) bias = to_float(w.bias[o]);
-    if (finishes && has_residual) residual = read_element(w.residual, o, tag);
-    if (batch == 0) stage_input(instruction, tag, staged, shared.columns, ring);
+    if (finishes && has_residual) residual.start(w.residual, o);
+    if (batch == 0) stage_input(instruction, tag, staged, shared.classes);
     PassSums& sums = shared.sums[turn++ % 2];
     for (int part = 0; part < kPassBatch; ++part) {
       const int outputs = min(w.part, share.count - batch - part * w.part);
       if (outputs <= 0) break;
-      const int rows = w.gated ? 2 * outputs : outputs;
-      float accumulators[2][2][4] = {};
-      if (rows <= 8)
-        multiply_part<T, 1>(shape, rows, staged, ring, accumulators);
-      else if (rows <= 16)
-        multiply_part<T, 2>(shape, rows, staged, ring, accumulators);
-      else if (rows <= 24)
-        multiply_part<T, 3>(shape, rows, staged, ring, accumulators);
-      else
-        multiply_part<T, 4>(shape, rows, staged, ring, accumulators);
+      float accumulators[2][kPassEights][4] = {};
+      multiply_part<T>(shape, w.gated ? 2 * outputs : outputs, staged, ring, accumulators);
       if (lane % 4 == 0) {
 #pragma unroll
-        for (int slice = 0; slice < 2; ++slice) {
-          float* to = sums[warp + slice * kPassReaders] + part * kPassRows + lane / 4;
+        for (int slice = 0; slice < 2; ++slice)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) to[8 * i] = accumulators[slice][i / 2][2 * (i % 2)];
-        }
+          for (int e = 0; e < kPassEights; ++e)
+            sums[warp + slice * kPassReaders][part * kPassRows + 8 * e + lane / 4] =
+                accumulators[slice][e][0] + accumulators[slice][e][3];
       }
     }
     sync_readers();
     if (!finishes) continue;
-    const int outputs = min(w.part, share.count - batch - warp * w.part);
     const auto total = [&](int row) {
       float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kLinearSlices; ++i) sum += sums[i][warp * kPassRows + row];
+      for (int i = 0; i < kLinearSlices; ++i) sum += sums[i][part_of * kPassRows + row];
       return sum;
     };
-    write_output(instruction.y, o,
-                 finished<T>({.bias = w.bias != nullptr,
-                              .gated = w.gated,
-                              .residual = has_residual,
-                              .function = w.function},
-                             total(lane), w.gated ? total(outputs + lane) : 0.0f, bias, residual),
-                 tag);
+    const int outputs = min(w.part, share.count - batch - part_of * w.part);
+    const float first = total(row_of), second = w.gated ? total(outputs + row_of) : 0.0f;
+    write_output(
+        instruction.y, o,
+        finished<T>({.bias = w.bias != nullptr,
+                     .gated = w.gated,
+                     .residual = has_residual,
+                     .function = w.function},
+                    first, second, bias, has_residual ? residual.finish(w.residual, o, tag) : 0.0f),
+        tag);
   }
 }
 

@@ -10,7 +10,9 @@ namespace trireme::kernels::cuda {
 template <int kLanes, int kHeads>
 struct AttentionSums {
   using Part = PartSums<kHeads, kLanes * kElements>;
-  Part warps[kPassReaders], parts[kParts];
+  /// What a turn of the warps gives: four to a part of the keys.
+  static constexpr int kUnits = kHeads == 1 ? kParts * kWarps : kPassReaders;
+  Part units[kUnits], parts[kParts];
 };
 
 /// The sequence of the pass.
@@ -47,18 +49,38 @@ struct AttentionShare {
   }
 };
 
+/// Reads a step of keys and values before `limit` from the cache, whose blocks have a power of two
+/// of positions; zeros from there on.
+template <typename Reader, typename Step>
+__device__ __forceinline__ void read_keys(const Reader& reader, int first, int limit, Step& step) {
+  const auto& p = reader.p;
+  const int column = reader.column(), mask = p.positions - 1;
+  const std::int64_t head = std::int64_t{reader.kv} * p.positions * p.d + column;
+#pragma unroll
+  for (int u = 0; u < Reader::kUnroll; ++u) {
+    const int key = reader.key_of(first, u);
+    step.keys[u] = step.values[u] = {};
+    if (key >= limit || column >= p.d) continue;
+    const std::int64_t place = reader.blocks[key >> p.shift] * p.stride + head + (key & mask) * p.d;
+    step.keys[u] = load<kElements>(p.keys + place);
+    step.values[u] = load<kElements>(p.values + place);
+  }
+}
+
 /// Writes q of the heads, then k and v, to `staged` [heads + 2, d], q and k rotated.
 template <typename T>
 __device__ void stage_heads(const PassInstruction<T>& instruction, int first_head, int heads,
                             int kv, int position, unsigned tag, T* staged) {
   const CacheParameters<T>& p = instruction.attention.cache;
-  for (int i = 8 * threadIdx.x; i < (heads + 2) * p.d; i += 8 * kPassReaderThreads) {
-    const int head = i / p.d;
+  const PassInput<T>& input = instruction.x;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int head = static_cast<int>(threadIdx.x) / 32; head < heads + 2; head += kPassReaders) {
     const int from = head < heads    ? first_head + head
                      : head == heads ? p.heads + kv
                                      : p.heads + p.kv_heads + kv;
-    *reinterpret_cast<Elements<T, 8>*>(staged + i) =
-        read_input(instruction.x, from * p.d + i - head * p.d, tag);
+    if (8 * lane < p.d)
+      *reinterpret_cast<Elements<T, 8>*>(staged + head * p.d + 8 * lane) =
+          read_input(input, from * p.d + 8 * lane, tag);
   }
   sync_readers();
   const float* cosines = instruction.attention.rotary;
@@ -99,48 +121,52 @@ __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruct
   // The parts of the keys that are there, of which every share.splits-th is this block's.
   const int there = min(max((end - share.begin + kOfPart - 1) / kOfPart, 1), kParts);
   const auto part_of = [&](int i) { return share.split + i * share.splits; };
-  const auto first_of = [&](int warp_of_block) {
-    const int part = part_of(warp_of_block / kWarps);
-    return part < kParts ? share.begin + (part * kWarps + warp_of_block % kWarps) * Reader::kStep
-                         : end;
+  const auto is_there = [&](int unit) { return part_of(unit / kWarps) < there; };
+  const auto first_of = [&](int unit) {
+    return share.begin + (part_of(unit / kWarps) * kWarps + unit % kWarps) * Reader::kStep;
   };
   if (share.split >= there) return;
   typename Reader::Step step;
-  reader.read(first_of(warp), end - 1, step);  // before q is there
+  if (is_there(warp)) read_keys(reader, first_of(warp), end - 1, step);  // before q is there
   stage_heads(instruction, share.first_head, share.heads, share.kv, end - 1, tag, staged);
   const T *new_key = staged + share.heads * p.d, *new_value = new_key + p.d;
-  for (int turn = 0; part_of(turn / kWarps) < there; turn += kPassReaders) {
-    Values<kElements> query[kHeads];
-    Softmax<kHeads> state;
+  Values<kElements> query[kHeads];
 #pragma unroll
-    for (int g = 0; g < kHeads; ++g) {
-      query[g] = state.sum[g] = {};
-      if (g < share.heads)
-        query[g] = values_of<T, true>(
-            load_part<T, true>(staged + g * p.d + reader.column(), p.d - reader.column()));
+  for (int g = 0; g < kHeads; ++g) {
+    query[g] = {};
+    if (g < share.heads)
+      query[g] = values_of<T, true>(
+          load_part<T, true>(staged + g * p.d + reader.column(), p.d - reader.column()));
 #pragma unroll
-      for (int c = 0; c < kElements; ++c) query[g][c] *= p.scale;
-      state.largest[g] = -INFINITY;
-      state.total[g] = 0.0f;
+    for (int c = 0; c < kElements; ++c) query[g][c] *= p.scale;
+  }
+  for (int turn = 0; is_there(turn); turn += Sums::kUnits) {
+    for (int unit = turn + warp; unit < turn + Sums::kUnits && is_there(unit);
+         unit += kPassReaders) {
+      Softmax<kHeads> state;
+#pragma unroll
+      for (int g = 0; g < kHeads; ++g) {
+        state.sum[g] = {};
+        state.largest[g] = -INFINITY;
+        state.total[g] = 0.0f;
+      }
+      const int begin = first_of(unit);
+      for (int first = begin; first < end; first += Reader::kStride) {
+        if (unit != warp || first != begin) read_keys(reader, first, end - 1, step);
+        reader.read_new(first, new_key, new_value, step);
+        reader.add(first, step, query, state);
+      }
+      write_warp<kLanes, kHeads>(state, sums.units[unit - turn]);
     }
-    int first = first_of(turn + warp);
-    if (turn > 0) reader.read(first, end - 1, step);
-    while (first < end) {
-      reader.read_new(first, new_key, new_value, step);
-      reader.add(first, step, query, state);
-      first += Reader::kStride;
-      if (first < end) reader.read(first, end - 1, step);
-    }
-    write_warp<kLanes, kHeads>(state, sums.warps[warp]);
     sync_readers();
-    for (int task = threadIdx.x; task < kPassReaders / kWarps * kHeads * kColumns;
+    for (int task = threadIdx.x; task < Sums::kUnits / kWarps * kHeads * kColumns;
          task += kPassReaderThreads) {
       const int i = task / (kHeads * kColumns), g = task / kColumns % kHeads, c = task % kColumns;
       const int part = part_of(turn / kWarps + i);
       if (part >= there) break;
-      const auto& warps =
-          reinterpret_cast<const typename Sums::Part(&)[kWarps]>(sums.warps[i * kWarps]);
-      const PartSum sum = combine_warps(warps, g, c);
+      const auto& units =
+          reinterpret_cast<const typename Sums::Part(&)[kWarps]>(sums.units[i * kWarps]);
+      const PartSum sum = combine_warps(units, g, c);
       sums.parts[part].sum[g][c] = sum.sum;
       if (c == 0) {
         sums.parts[part].largest[g] = sum.largest;

@@ -122,18 +122,25 @@ __device__ __forceinline__ Elements<T, 8> read_input(const PassInput<T>& input, 
   read.start(input, i);
   return read.finish(input, i, tag);
 }
+/// Reads one element: started, so that others are on the way.
 template <typename T>
-__device__ __forceinline__ float read_element(const PassInput<T>& input, int i, unsigned tag) {
-  if (!input.tagged) return to_float(input.plain[i]);
-  std::uint32_t word;
-  do {
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
-                 : "=r"(word)
-                 : "l"(input.tagged + i)
-                 : "memory");
-  } while (word >> 16 != (tag & 0xFFFF));
-  return to_float(bits_as<T>(static_cast<std::uint16_t>(word)));
-}
+struct PassElement {
+  std::uint32_t word = 0;
+
+  __device__ __forceinline__ void start(const PassInput<T>& input, int i) {
+    if (input.tagged)
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                   : "=r"(word)
+                   : "l"(input.tagged + i)
+                   : "memory");
+    else
+      word = bits_as<std::uint16_t>(input.plain[i]);
+  }
+  __device__ __forceinline__ float finish(const PassInput<T>& input, int i, unsigned tag) {
+    while (input.tagged && word >> 16 != (tag & 0xFFFF)) start(input, i);
+    return to_float(bits_as<T>(static_cast<std::uint16_t>(word)));
+  }
+};
 template <typename T>
 __device__ __forceinline__ void write_output(const PassOutput<T>& output, int i, float value,
                                              unsigned tag) {
