@@ -155,11 +155,12 @@ newest_checkpoint() {
     "$run_folder/metrics.jsonl" 2>/dev/null
 }
 
-# note_checkpoint [LAUNCHER...]: stores the newest checkpoint before the run starts. The program, started by
+# note_checkpoint [LAUNCHER...]: stores the newest checkpoint, and where standard error ends, before the run starts. The program, started by
 # LAUNCHER, prints the run folder.
 note_checkpoint() {
   run_folder=$("$@" "${words[@]}" --print-value run.output 2>/dev/null) || run_folder=""
   checkpoint_before=$(newest_checkpoint)
+  if [ -f /dev/stderr ]; then messages_begin=$(stat --dereference --format=%s /dev/stderr); fi
 }
 
 # run_with_srun [SRUN OPTIONS]: trains, then ends the job.
@@ -219,12 +220,72 @@ run_with_mpirun() {
   end_job $code
 }
 
+# lost_host: the host on which the first rank of this start was lost, from the launcher's and the ranks' lines on
+# standard error since note_checkpoint; "" if they name none, or it is no file.
+lost_host() {
+  if [ -z "${messages_begin:-}" ]; then return; fi
+  tail -c "+$((messages_begin + 1))" /dev/stderr | sed -nE \
+    -e 's/^srun: error: ([^], :[]+): tasks? [^:]*: (Killed|Aborted|.*[Ff]ault|Bus error).*/\1/p' \
+    -e 's/.*noticed that process rank .* on node ([^ ]+) exited on signal.*/\1/p' \
+    -e 's/.*no answer from ranks? [0-9]+ on ([^ ,;]+).*/\1/p' | head -n 1
+}
+
+# unreliable_hosts: those that have lost ranks in two starts of this job, if this start has lost one and the partition
+# has nodes enough without them; <run folder>/lost-hosts has a line for each loss.
+unreliable_hosts() {
+  local host hosts
+  host=$(lost_host)
+  if [ -z "$host" ] || [ -z "$run_folder" ]; then return; fi
+  echo "$SLURM_JOB_ID $host" >>"$run_folder/lost-hosts" || return
+  hosts=$(awk -v job="$SLURM_JOB_ID" '$1 == job && ++losses[$2] == 2 { print $2 }' "$run_folder/lost-hosts" | paste -sd,)
+  if [[ ,$hosts, != *,"$host",* ]]; then return; fi
+  if has_spares "$hosts"; then
+    echo "$hosts"
+  else
+    echo "$host lost a rank in two starts; there are no spare nodes for it" >&2
+  fi
+}
+
+# excluded_nodes JOB HOSTS: HOSTS and the nodes that the job already goes without, separated by commas.
+excluded_nodes() {
+  local old
+  old=$(scontrol show job --oneliner "$1" | sed -nE 's/.* ExcNodeList=([^ ]+).*/\1/p' | grep -vxF '(null)')
+  echo "${old:+$old,}$2"
+}
+
+# has_spares HOSTS: whether the job's partition has as many nodes as the job without HOSTS.
+has_spares() {
+  local left
+  left=$(sinfo --noheader --Node --responding --partition="$SLURM_JOB_PARTITION" --format=%N \
+    --states=idle,mixed,allocated,completing | sort -u |
+    grep -cvxFf <(scontrol show hostnames "$(excluded_nodes "$SLURM_JOB_ID" "$1")"))
+  [ "$left" -ge "$SLURM_JOB_NUM_NODES" ]
+}
+
+# requeue_without JOB HOSTS: queues the job again, without HOSTS from now on. Slurm changes that list of waiting jobs
+# alone, so that the job is held meanwhile; it also ends this shell, which has the time of KillWait after SIGTERM.
+requeue_without() {
+  local excluded try changed=false
+  excluded=$(excluded_nodes "$1" "$2")
+  trap '' TERM
+  scontrol requeuehold "$1" || return
+  for try in 1 2 3; do
+    if scontrol update "JobId=$1" "ExcNodeList=$excluded"; then
+      changed=true
+      break
+    fi
+    sleep "0.$try"
+  done
+  scontrol release "$1" || echo "job $1 is held: release it by scontrol release $1" >&2
+  if [ $changed = false ]; then echo "job $1 cannot go without $2: it may get the same nodes again" >&2; fi
+}
+
 # end_job CODE: exits, and requeues the job if the run stopped early with a checkpoint (75), or if a signal
 # (SIGABRT, SIGBUS, SIGKILL, SIGSEGV) killed a rank after this start had written one: the next start resumes
 # from it and gets further. Array tasks are requeued as JOB_TASK: the last task's job id is also the id of the
 # whole array.
 end_job() {
-  local code=$1 now
+  local code=$1 now job=${SLURM_JOB_ID:-} hosts
   case $code in
     134 | 135 | 137 | 139)
       now=$(newest_checkpoint)
@@ -234,20 +295,23 @@ end_job() {
       fi
       ;;
   esac
-  if [ "$code" -eq 75 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
-    local job=$SLURM_JOB_ID
-    if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+  if [ -z "$job" ]; then exit "$code"; fi
+  if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+  if [ "$code" -eq 75 ]; then
+    hosts=$(unreliable_hosts)
+    if [ -n "$hosts" ]; then
+      echo "stopped early with a checkpoint: job $job goes back into the queue without $hosts, which lost ranks in two starts"
+      requeue_without "$job" "$hosts" && exit "$code"
+    fi
     echo "stopped early with a checkpoint: job $job goes back into the queue"
     scontrol requeue "$job" || echo "job $job cannot be requeued: submit it again to resume" >&2
   fi
   # Silent data corruption: the job resumes without the host, if the run could name one.
   local suspects=${run_folder:-}/suspect-hosts
-  if [ "$code" -eq 77 ] && [ -n "${SLURM_JOB_ID:-}" ] && [ -s "$suspects" ]; then
-    local hosts
+  if [ "$code" -eq 77 ] && [ -s "$suspects" ]; then
     hosts=$(sort -u "$suspects" | paste -sd, -)
-    echo "silent data corruption: job $SLURM_JOB_ID goes back into the queue without $hosts"
-    scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$hosts" && scontrol requeue "$SLURM_JOB_ID" ||
-      echo "submit the job again with --exclude=$hosts" >&2
+    echo "silent data corruption: job $job goes back into the queue without $hosts"
+    requeue_without "$job" "$hosts" || echo "submit the job again with --exclude=$hosts" >&2
   fi
   exit "$code"
 }
