@@ -162,7 +162,8 @@ class Readme(unittest.TestCase):
                 printed = answer(f"trireme-pretrain {deck} {words} --plan run.device=cuda")
                 bubble = re.search(r"pipeline bubble (\S+ %)", printed)
                 self.assertIsNotNone(bubble, printed)
-                totals = re.findall(r"([\d.]+) GiB\n", printed)
+                sizes = r"(?:\s+[\d.]+ \w+)"  # seven purposes, their total, and the host's where there is some
+                totals = re.findall(rf"^\s+\d+\s+\S+\s+\d+\s+\d+{sizes}{{7}}\s+([\d.]+) GiB{sizes}?$", printed, re.M)
                 self.assertEqual(plan, f"{max(totals, key=float)} GiB, {bubble[1]}", printed)
 
     def test_decks_and_clusters_are_read(self):
