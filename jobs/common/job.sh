@@ -151,12 +151,13 @@ prepare_srun() {
 # the file `latest`: a start from an older checkpoint changes it, too.
 newest_checkpoint() {
   if [ -z "$run_folder" ]; then return; fi
-  awk '/^{"kind":"start"/ { newest = "" } /^{"kind":"checkpoint"/ { newest = $0 } END { print newest }' \
-    "$run_folder/metrics.jsonl" 2>/dev/null
+  # [{]: BusyBox and POSIX's awk take ^{ for an error. As an operand a folder "a=b" would be an assignment.
+  awk '/^[{]"kind":"start"/ { newest = "" } /^[{]"kind":"checkpoint"/ { newest = $0 } END { print newest }' \
+    2>/dev/null <"$run_folder/metrics.jsonl"
 }
 
-# note_checkpoint [LAUNCHER...]: stores the newest checkpoint, and where standard error ends, before the run starts. The program, started by
-# LAUNCHER, prints the run folder.
+# note_checkpoint [LAUNCHER...]: stores the newest checkpoint, and where standard error ends, before the run starts. The
+# program, started by LAUNCHER, prints the run folder.
 note_checkpoint() {
   run_folder=$("$@" "${words[@]}" --print-value run.output 2>/dev/null) || run_folder=""
   checkpoint_before=$(newest_checkpoint)
