@@ -290,6 +290,36 @@ TEST(PassTimes, AreScaledToTheNearestProfile) {
   EXPECT_EQ(pass_times(gpu, shape).source, TimeSource::formula);
 }
 
+TEST(PassTimes, AreBetweenANarrowerAndAWiderModel) {
+  const deck::Deck deck = gpt2_deck({"run.device=cuda"});
+  GpuKind gpu = profiled_gpu(deck);
+  GpuKind bare = gpu;
+  bare.measured.reset();
+  // The same times for a model of four times the width: there they are the smaller share of the
+  // formula's.
+  std::vector<Profile>& profiles = gpu.measured->profiles;
+  for (int i = 0; i < 2; ++i) {
+    Profile wide = profiles[i];
+    wide.hidden *= 4;
+    wide.heads *= 4;
+    wide.own->ffn *= 4;
+    profiles.push_back(wide);
+  }
+  const auto factor = [&](std::int64_t width) {
+    ModelShape shape = model_shape(deck, 50257);
+    shape.hidden = 768 * width;
+    shape.heads = 12 * width;
+    shape.ffn = 4 * 768 * width;
+    return pass_times(gpu, shape).forward.block / pass_times(bare, shape).forward.block;
+  };
+  EXPECT_NEAR(factor(1), 2.0, 1e-9);
+  EXPECT_LT(factor(4), 1.0);
+  EXPECT_NEAR(factor(2), (factor(1) + factor(4)) / 2, 1e-9);  // the geometric middle
+  EXPECT_NEAR(factor(8), factor(4), 1e-9);                    // none is wider
+  profiles[2].tensor = profiles[3].tensor = 2;
+  EXPECT_NEAR(factor(2), factor(1), 1e-9);  // the wider one is of another tensor size
+}
+
 TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {
   const deck::Deck deck = gpt2_deck({"run.device=cuda", "parallel.tensor=2", "parallel.data=1",
                                      "batch.global=4", "recompute.granularity=full"},

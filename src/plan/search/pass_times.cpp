@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 
 #include "grid/layout.hpp"
 #include "plan/setup.hpp"
@@ -247,27 +248,70 @@ PassTimes mixed(PassTimes a, const PassTimes& b, double share) {
   return a;
 }
 
-/// The nearest measured profiles with no more tokens than a micro-batch of `shape`, and with no
-/// fewer; either may be null, both where nothing of this family and type is measured.
-std::pair<const Profile*, const Profile*> nearest_profiles(const MeasuredGpu& measured,
-                                                           const ModelShape& shape) {
+/// Profiles to interpolate between: of no more of something, and of no less. Either may be null.
+using ProfilePair = std::pair<const Profile*, const Profile*>;
+
+/// The nearest of the `admitted` profiles with no more tokens than a micro-batch of `shape`, and
+/// with no fewer; both null where none of this family and type is admitted.
+template <typename Admitted>
+ProfilePair nearest_profiles(const MeasuredGpu& measured, const ModelShape& shape,
+                             const Admitted& admitted) {
   double nearest = std::numeric_limits<double>::infinity();
-  const auto same_kernels = [&](const Profile& profile) {
+  const auto usable = [&](const Profile& profile) {
     return profile.own && profile.own->family == shape.family &&
-           profile.own->compute == shape.compute;
+           profile.own->compute == shape.compute && admitted(profile);
   };
   for (const Profile& profile : measured.profiles)
-    if (same_kernels(profile)) nearest = std::min(nearest, distance(profile, shape));
+    if (usable(profile)) nearest = std::min(nearest, distance(profile, shape));
   const Profile *below = nullptr, *above = nullptr;
   const auto tokens = [](const auto& of) { return of.micro * of.sequence; };
   for (const Profile& profile : measured.profiles) {
-    if (!same_kernels(profile) || distance(profile, shape) > nearest + 1e-9) continue;
+    if (!usable(profile) || distance(profile, shape) > nearest + 1e-9) continue;
     if (tokens(profile) <= tokens(shape) && (!below || tokens(profile) > tokens(*below)))
       below = &profile;
     if (tokens(profile) >= tokens(shape) && (!above || tokens(profile) < tokens(*above)))
       above = &profile;
   }
   return {below, above};
+}
+
+/// `times` of a shape as the model of `profile` was measured.
+struct ModelTimes {
+  const Profile* profile;
+  PassTimes times;
+};
+
+/// By nearest_profiles(), between the numbers of tokens of the two.
+std::optional<ModelTimes> between_tokens(const GpuKind& gpu, const ModelShape& shape,
+                                         const PassTimes& times, ProfilePair profiles) {
+  const auto [below, above] = profiles;
+  if (!below && !above) return std::nullopt;
+  const Profile& first = below ? *below : *above;
+  ModelTimes result{&first, scaled_to(first, gpu, shape, times)};
+  if (below && above && below->micro != above->micro) {
+    const double share = log_ratio(shape.micro * shape.sequence, below->micro * below->sequence) /
+                         log_ratio(above->micro * above->sequence, below->micro * below->sequence);
+    result.times = mixed(result.times, scaled_to(*above, gpu, shape, times), share);
+  }
+  return result;
+}
+
+/// Between the nearest models that are no wider than `shape` and no narrower, where both were
+/// measured for one tensor size; else of the nearer one.
+std::optional<PassTimes> between_widths(const GpuKind& gpu, const ModelShape& shape,
+                                        const PassTimes& times) {
+  const auto of = [&](const auto& admitted) {
+    return between_tokens(gpu, shape, times, nearest_profiles(*gpu.measured, shape, admitted));
+  };
+  const auto narrower = of([&](const Profile& p) { return p.hidden <= shape.hidden; });
+  const auto wider = of([&](const Profile& p) { return p.hidden >= shape.hidden; });
+  if (!narrower && !wider) return std::nullopt;
+  if (!narrower || !wider) return (narrower ? narrower : wider)->times;
+  const Profile &low = *narrower->profile, &high = *wider->profile;
+  if (low.hidden == high.hidden || low.tensor != high.tensor)
+    return (distance(low, shape) <= distance(high, shape) ? narrower : wider)->times;
+  return mixed(narrower->times, wider->times,
+               log_ratio(shape.hidden, low.hidden) / log_ratio(high.hidden, low.hidden));
 }
 
 }  // namespace
@@ -320,17 +364,10 @@ PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape) {
   if (const Profile* profile = find_profile(gpu, shape)) return of_published(*profile, shape.micro);
   const PassTimes times = calculated(gpu, shape);
   if (!gpu.measured) return times;
-  const auto [below, above] = nearest_profiles(*gpu.measured, shape);
-  if (!below && !above) return times;
-  const Profile& first = below ? *below : *above;
-  PassTimes result = scaled_to(first, gpu, shape, times);
-  if (below && above && below->micro != above->micro) {
-    const double share = log_ratio(shape.micro * shape.sequence, below->micro * below->sequence) /
-                         log_ratio(above->micro * above->sequence, below->micro * below->sequence);
-    result = mixed(result, scaled_to(*above, gpu, shape, times), share);
-  }
-  result.optimizer_constant = gpu.measured->optimizer_constant;
-  return result;
+  std::optional<PassTimes> measured = between_widths(gpu, shape, times);
+  if (!measured) return times;
+  measured->optimizer_constant = gpu.measured->optimizer_constant;
+  return *measured;
 }
 
 double optimizer_time(const GpuKind& gpu, double parameters) {

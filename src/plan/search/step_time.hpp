@@ -80,8 +80,9 @@ const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape);
 
 /// Times on `gpu`. Of find_profile(), proportional to the micro-batch; where there is none the sum
 /// over kernels of the slower of computation and memory traffic, divided by the efficiency that the
-/// GPU's measured profile has for each pass: of the profile whose model, tensor size and options
-/// are nearest, between its two nearest numbers of tokens (logarithmically).
+/// GPU's measured profile has for each pass: between the nearest models that are no wider and no
+/// narrower (by model, tensor size and options), of one tensor size, and of each between its two
+/// nearest numbers of tokens; both logarithmically.
 PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape);
 
 /// Seconds that the optimizer takes for `parameters` elements gradient norm included: measured,
