@@ -71,9 +71,10 @@ TEST_F(SlurmTest, ListHasALineForEachRun) {
 
 TEST_F(SlurmTest, KilledRanksCountAsStoppedAfterACheckpoint) {
   const std::string script = job_script(plan());
-  const std::size_t before = script.find("cat \"${folder%/*}/$name\"/checkpoints/latest");
+  const std::size_t before = script.find("\"${folder%/*}/$name\"/metrics.jsonl");
   const std::size_t run = script.find("eval \"exec $command\"");
   const std::size_t taken = script.find("134 | 135 | 137 | 139)");
+  ASSERT_NE(before, std::string::npos);
   ASSERT_NE(taken, std::string::npos);
   EXPECT_LT(before, run);
   EXPECT_LT(run, taken);
