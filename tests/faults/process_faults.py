@@ -87,7 +87,7 @@ class ProcessFaults(Driver):
         case.background = True
         with self.begin(case, FAULT="slow") as started:
             self.wait_until(lambda: self.events(case.name, "checkpoint"), started)
-            time.sleep(case.chance.uniform(0, 0.5))
+            self.let_pass(case, 0.5)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGSTOP)
             self.ended(case, started, [STOPPED_EARLY], since)
@@ -115,7 +115,7 @@ class ProcessFaults(Driver):
         self.partly_done(case)
         with self.begin(case) as started:
             self.wait_until(lambda: self.ranks_of(started), started)
-            time.sleep(case.chance.uniform(0, 1.0))
+            self.let_pass(case, 1.0)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGKILL)
             self.ended(case, started, [KILLED, STOPPED_EARLY, FAILED], since)
@@ -128,7 +128,7 @@ class ProcessFaults(Driver):
         number = case.chance.choice([signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
         with self.begin(case) as started:
             self.wait_until(lambda: self.ranks_of(started), started)
-            time.sleep(case.chance.uniform(0, 1.0))
+            self.let_pass(case, 1.0)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), number)
             self.ended(case, started, [STOPPED_EARLY, 128 + number], since)

@@ -200,12 +200,12 @@ class Generate(GenerateTest):
             wait_for("the")
             wait_for("prompt> ")
             self.assertIsNone(program.poll())
-            # A terminal whose output is not read holds up the program's end; Ctrl-D that arrives
-            # before the line editor reads ends nothing.
+            # A terminal whose output is not read holds up the program's end. Ctrl-D that arrives before the
+            # line editor reads may become text, which Ctrl-U deletes: behind text Ctrl-D ends nothing.
             deadline = time.monotonic() + PATIENCE
             while program.poll() is None and time.monotonic() < deadline:
                 with contextlib.suppress(OSError):
-                    os.write(primary, b"\x04")
+                    os.write(primary, b"\x15\x04")
                     if select.select([primary], [], [], 0.5)[0]:
                         os.read(primary, 4096)
             self.assertEqual(program.poll(), FINISHED)
