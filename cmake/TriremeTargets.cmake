@@ -55,7 +55,6 @@ function(trireme_app name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   add_executable(${name} ${name}.cpp)
   target_compile_options(${name} PRIVATE ${TRIREME_COMPILE_QUICKLY})
-  set_property(TARGET ${name} PROPERTY UNITY_BUILD OFF)  # each command has its own usage text
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/common)
   target_link_libraries(${name} PRIVATE trireme_flags trireme_version ${arg_DEPENDS})
   # A run path that libraries in ../lib are found by, too, which need others there.
@@ -73,7 +72,7 @@ function(trireme_test name)
   if(NOT TARGET test_${name})
     add_executable(test_${name} ${arg_SOURCES})
     target_link_libraries(test_${name} PRIVATE trireme_flags ${arg_DEPENDS} GTest::gtest)
-    if(arg_SEPARATE OR arg_GPU)
+    if(arg_SEPARATE)
       set_property(TARGET test_${name} PROPERTY UNITY_BUILD OFF)
     endif()
     # Most tests take longer to compile than to run.

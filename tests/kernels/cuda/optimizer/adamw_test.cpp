@@ -5,7 +5,7 @@ namespace {
 
 // Bounds of ranges that begin and end within blocks' chunks, at their ends, and twice at a
 // place.
-const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 8192, 9000, 16384, 16390, 20001};
+const std::vector<std::int64_t> kAdamwBounds = {0, 3, 40, 40, 50, 8192, 9000, 16384, 16390, 20001};
 
 // Elements first .. first + size - 1 of a state, so that pointers need not be aligned.
 struct State {
@@ -42,19 +42,19 @@ TEST(AdamW, AgreesWithTheHost) {
     for (const std::int64_t first : {0, 1, 4}) {
       if (first >= size) continue;
       for (const bool ranges : {false, true}) {
-        expect_as_on_host(
-            fmt::format("adamw of {} from {}", size, first), DType::f32,
-            [&](Workbench& bench) -> std::vector<Output> {
-              const State state(bench, size);
-              IndexRanges decayed;
-              if (ranges)
-                decayed = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
-              bench.backend().adamw(state.step(first, decayed));
-              AdamW with_l2 = state.step(first, decayed);
-              with_l2.decay_in_gradient = true;
-              bench.backend().adamw(with_l2);
-              return {{"weight", state.weight}, {"m", state.m}, {"v", state.v}};
-            });
+        expect_as_on_host(fmt::format("adamw of {} from {}", size, first), DType::f32,
+                          [&](Workbench& bench) -> std::vector<Output> {
+                            const State state(bench, size);
+                            IndexRanges decayed;
+                            if (ranges)
+                              decayed = {bench.bounds(kAdamwBounds),
+                                         static_cast<std::int64_t>(kAdamwBounds.size())};
+                            bench.backend().adamw(state.step(first, decayed));
+                            AdamW with_l2 = state.step(first, decayed);
+                            with_l2.decay_in_gradient = true;
+                            bench.backend().adamw(with_l2);
+                            return {{"weight", state.weight}, {"m", state.m}, {"v", state.v}};
+                          });
       }
     }
   }
@@ -88,7 +88,8 @@ TEST(SquaredSum, AgreesWithTheHost) {
               const Tensor x = bench.wide_random({size}, 1), out = bench.number(2.0);
               IndexRanges counted;
               if (ranges)
-                counted = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
+                counted = {bench.bounds(kAdamwBounds),
+                           static_cast<std::int64_t>(kAdamwBounds.size())};
               bench.backend().squared_sum(
                   {.x = x.rows(first, size - first), .out = out, .counted = counted});
               return {{"sum", out}};

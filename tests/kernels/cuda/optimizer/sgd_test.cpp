@@ -7,7 +7,7 @@ namespace {
 
 // Bounds of ranges that begin and end within blocks' chunks, at their ends, and twice at a
 // place.
-const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 4096, 9000, 16384, 16390, 20001};
+const std::vector<std::int64_t> kSgdBounds = {0, 3, 40, 40, 50, 4096, 9000, 16384, 16390, 20001};
 
 Sgd step(const Tensor& weight, const Tensor& gradient, const Tensor& m,
          const IndexRanges& decayed) {
@@ -33,7 +33,7 @@ TEST(Sgd, AgreesWithTheHost) {
               const Tensor m = bench.wide_random({size}, 3);
               IndexRanges decayed;
               if (ranges)
-                decayed = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
+                decayed = {bench.bounds(kSgdBounds), static_cast<std::int64_t>(kSgdBounds.size())};
               bench.backend().sgd(step(weight, gradient, momentum ? m : Tensor{}, decayed));
               return {{"weight", weight}, {"m", m}};
             });

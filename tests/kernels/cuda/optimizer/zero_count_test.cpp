@@ -5,7 +5,7 @@ namespace {
 
 // Bounds of ranges that begin and end within blocks' chunks, at their ends, and twice at a
 // place.
-const std::vector<std::int64_t> kBounds = {0, 3, 40, 40, 50, 8192, 9000, 16384, 16390, 20001};
+const std::vector<std::int64_t> kShardBounds = {0, 3, 40, 40, 50, 8192, 9000, 16384, 16390, 20001};
 
 /// Zeros of either sign among numbers, one of them smaller than any that is not denormal.
 std::vector<double> with_zeros(std::int64_t size) {
@@ -29,7 +29,8 @@ TEST(ZeroCount, IsTheHosts) {
               const Tensor x = bench.wide_given({size}, with_zeros(size)), out = bench.number(2.0);
               IndexRanges counted;
               if (ranges)
-                counted = {bench.bounds(kBounds), static_cast<std::int64_t>(kBounds.size())};
+                counted = {bench.bounds(kShardBounds),
+                           static_cast<std::int64_t>(kShardBounds.size())};
               bench.backend().zero_count(
                   {.x = x.rows(first, size - first), .out = out, .counted = counted});
               return {{"count", out}};
