@@ -34,12 +34,13 @@ std::string module_lines(const std::string& modules) {
 }
 
 std::string note_checkpoint_lines(const std::string& run_folder) {
-  // Since the last start: one from an older checkpoint changes the file `latest`, too.
+  // Since the last start: one from an older checkpoint changes the file `latest`, too. [{]: BusyBox
+  // and POSIX's awk take ^{ for an error. As an operand a folder "a=b" would be an assignment.
   return fmt::format(
       "newest_checkpoint() {{\n"
-      "  awk '/^{{\"kind\":\"start\"/ {{ newest = \"\" }} /^{{\"kind\":\"checkpoint\"/ {{ newest = "
-      "$0 }}\n"
-      "    END {{ print newest }}' {0}/metrics.jsonl 2>/dev/null || true\n"
+      "  awk '/^[{{]\"kind\":\"start\"/ {{ newest = \"\" }} /^[{{]\"kind\":\"checkpoint\"/ {{ "
+      "newest = $0 }}\n"
+      "    END {{ print newest }}' 2>/dev/null <{0}/metrics.jsonl || true\n"
       "}}\n"
       "before=$(newest_checkpoint)\n",
       run_folder);

@@ -164,8 +164,8 @@ container=(--container-image=/images/t.sqsh --container-mounts='/work dir:/work 
 export TRIREME_CONTAINER="${container[*]@Q}"
 
 newest_checkpoint() {
-  awk '/^{"kind":"start"/ { newest = "" } /^{"kind":"checkpoint"/ { newest = $0 }
-    END { print newest }' 'runs/two words'/metrics.jsonl 2>/dev/null || true
+  awk '/^[{]"kind":"start"/ { newest = "" } /^[{]"kind":"checkpoint"/ { newest = $0 }
+    END { print newest }' 2>/dev/null <'runs/two words'/metrics.jsonl || true
 }
 before=$(newest_checkpoint)
 # NSYS=1 or NCU=1: a report of Nsight for each rank in the run folder.

@@ -83,6 +83,8 @@ class PrintJob(JobTest):
         job = self.written("--print-job=slurm")
         self.check_killed_ranks(job, SLURM_JOB_ID="7")
         self.check_older_restart(job)
+        # What awk takes for an assignment where it expects a file.
+        self.check_killed_ranks(self.written("--print-job=slurm", "run.output=a=b"), SLURM_JOB_ID="7")
 
     def test_a_folder_with_a_line_break_is_refused(self):
         folder = self.folder / "a\necho run"
