@@ -1,4 +1,5 @@
 // What has no counterpart or contradicts, by its text.
+#include <algorithm>
 #include <sstream>
 
 #include "convert/convert.hpp"
@@ -70,6 +71,25 @@ TEST(Contradictions, WhatHasNoCounterpart) {
             "pretrain_t5.py trains a model that Trireme does not support: it trains GPT and BERT");
   EXPECT_EQ(error_of("--zzzzzzzzz 3 --num-experts 2 4"),
             "--num-experts 2 4: Trireme has no mixture of experts; train the dense model instead");
+}
+
+TEST(Contradictions, LookupsOfShardedMasterWeights) {
+  const std::string flags = "--fp32-embedding --fp32-tokentypes --use-distributed-optimizer ";
+  const auto made = [&](const std::string& type) {
+    return convert(
+        {.words = words_with("--micro-batch-size 2 --global-batch-size 8 " + flags + type)});
+  };
+  const Result sharded = made("--bf16");
+  EXPECT_EQ(sharded.deck.find("embedding: fp32"), std::string::npos) << sharded.deck;
+  EXPECT_NE(sharded.deck.find("zero: 1"), std::string::npos) << sharded.deck;
+  EXPECT_EQ(std::ranges::count(sharded.notes,
+                               "command line: --fp32-embedding: embeddings are looked up in bf16: "
+                               "parallel.zero = 1 shards the fp32 weights; losses differ by "
+                               "rounding"),
+            1)
+      << sharded.deck;
+  EXPECT_NE(made("").deck.find("embedding: fp32"), std::string::npos);  // compute: fp32
+  EXPECT_NE(deck_of("--bf16 --fp32-tokentypes").find("embedding: fp32"), std::string::npos);
 }
 
 TEST(Contradictions, Fp8OfTransformerEngine) {

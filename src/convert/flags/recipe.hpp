@@ -87,6 +87,11 @@ class Draft {
   /// Sets `key` for another reason, shown as `why`.
   void set(std::string_view key, const std::string& yaml, const std::string& why);
   bool has(std::string_view key) const { return settings_.contains(key); }
+  /// What `key` is set to; "" if it is not set.
+  std::string value(std::string_view key) const {
+    const auto found = settings_.find(key);
+    return found == settings_.end() ? "" : found->second.yaml;
+  }
 
   /// Records a flag that sets no key.
   void leave_out(const Given& given, std::string_view reason);

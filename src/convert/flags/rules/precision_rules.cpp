@@ -163,11 +163,31 @@ void apply_fp8(Recipe& recipe) {
   }
 }
 
+/// Lookups in fp32, which ZeRO leaves no whole master weights for.
+void apply_embedding(Recipe& recipe, const std::string& type) {
+  Draft& draft = recipe.draft;
+  for (const std::string_view flag : {"fp32-tokentypes", "fp32-embedding"}) {
+    const Given* given = recipe.flags.find(flag);
+    if (!given) continue;
+    const std::string stage = draft.value("parallel.zero");
+    if (type == "fp32" || stage == "0") {
+      draft.set("precision.embedding", "fp32", *given);
+      continue;
+    }
+    const std::string reason = fmt::format(
+        "embeddings are looked up in {}: parallel.zero = {} shards the fp32 weights", type, stage);
+    draft.leave_out(*given, reason);
+    draft.note(given->place,
+               fmt::format("{}: {}; losses differ by rounding", given->text(), reason));
+  }
+}
+
 }  // namespace
 
 void apply_precision_rules(Recipe& recipe) {
   apply_fp8(recipe);
   const std::string type = compute_type(recipe);
+  apply_embedding(recipe, type);
   const std::string needs_none = fmt::format("{} uses no loss scale", type);
   const bool in_file = recipe.deepspeed &&
                        (recipe.json.has("fp16.enabled") ||
