@@ -203,13 +203,26 @@ __device__ __forceinline__ void find_square_factor(const ThreadTile<Stored>& til
   for (float& of_row : factors.rows) of_row = factor;
 }
 
+/// fp8_pair(), as a call where the GPU has no instruction for it (before compute capability 8.9):
+/// 64 copies in each kernel take nvcc a minute. Runs use these kernels on 9.0 alone.
+template <__nv_fp8_interpretation_t kType>
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+__device__ __noinline__
+#else
+__device__ __forceinline__
+#endif
+    std::uint32_t
+    fp8_pair_or_call(float first, float second) {
+  return fp8_pair<kType>(first, second);
+}
+
 /// Eight elements, each times factor(its index), as bytes.
 template <__nv_fp8_interpretation_t kType, typename Factor>
 __device__ __forceinline__ uint2 rounded(const Values<kWidth>& values, const Factor& factor) {
   std::uint32_t pairs[kWidth / 2];
 #pragma unroll
   for (int j = 0; j < kWidth; j += 2)
-    pairs[j / 2] = fp8_pair<kType>(values[j] * factor(j), values[j + 1] * factor(j + 1));
+    pairs[j / 2] = fp8_pair_or_call<kType>(values[j] * factor(j), values[j + 1] * factor(j + 1));
   return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
 }
 
