@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -52,12 +53,20 @@ def command_line(program, *arguments, ranks=1):
 
 
 class Started:
-    """A program that runs in its own process group; the group dies with the `with` block."""
+    """A program that runs in its own process group; the group dies with the `with` block. What it prints is read as it
+    comes: a full pipe would hold it up."""
 
     def __init__(self, command):
         self.command = command
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, start_new_session=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        self.printed = {stream: [] for stream in (self.process.stdout, self.process.stderr)}
+        self.readers = [threading.Thread(target=self.read, args=(stream,), daemon=True) for stream in self.printed]
+        for reader in self.readers:
+            reader.start()
+
+    def read(self, stream):
+        for line in stream:
+            self.printed[stream].append(line)
 
     def __enter__(self):
         return self
@@ -65,12 +74,37 @@ class Started:
     def __exit__(self, *_):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
+        self.process.wait()
+        for reader, stream in zip(self.readers, self.printed):
+            reader.join()
+            stream.close()
 
     def finish(self, patience=PATIENCE):
         """Waits for the end."""
-        out, err = self.process.communicate(timeout=patience)
-        return Result(self.command, self.process.returncode, out, err)
+        deadline = time.monotonic() + patience
+        self.process.wait(timeout=patience)
+        for reader in self.readers:  # children may print after it has ended
+            reader.join(max(deadline - time.monotonic(), 0))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.command, patience)
+        return self.so_far()
+
+    def so_far(self):
+        """What it has printed, and its exit code if it has ended."""
+        out, err = (b"".join(lines).decode() for lines in self.printed.values())
+        return Result(self.command, self.process.poll(), out, err)
+
+    def error_lines(self):
+        """The lines of its standard error, as they come, until its end."""
+        lines, reader, count = self.printed[self.process.stderr], self.readers[1], 0
+        while True:
+            alive = reader.is_alive()
+            while count < len(lines):
+                yield lines[count].decode()
+                count += 1
+            if not alive:
+                return
+            time.sleep(0.01)
 
     def running(self):
         return self.process.poll() is None
@@ -83,8 +117,11 @@ class Started:
 
     def children(self):
         """The processes that this one has started itself: the ranks of a launcher."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(child) for task in tasks for child in task.read_text().split()]
+        found = []
+        for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # a thread that has ended
+                found += map(int, task.read_text().split())
+        return found
 
 
 def run(program, *arguments, ranks=1):
@@ -170,9 +207,12 @@ class RunTest(unittest.TestCase):
     def wait_until(self, condition, started):
         """Waits until `condition()` holds; fails when the program has ended before."""
         deadline = time.monotonic() + PATIENCE
-        while not condition():
-            if not started.running() or time.monotonic() > deadline:
-                self.fail(f"waited in vain\n{started.finish(patience=1)}")
+        while True:
+            running = started.running()  # before the look: what it did last counts
+            if condition():
+                return
+            if not running or time.monotonic() > deadline:
+                self.fail(f"waited in vain\n{started.so_far()}")
             time.sleep(0.01)
 
     def events(self, name, kind):

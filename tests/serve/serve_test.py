@@ -30,11 +30,12 @@ class Server:
                                             "--bind", "127.0.0.1:0", *words, ranks=ranks))
         self.token = token
         self.head = ""
-        while "http://" not in self.head:
-            line = self.started.process.stderr.readline()
-            if not line:
-                raise RuntimeError(str(self.started.finish()))
+        for line in self.started.error_lines():
             self.head += line
+            if "http://" in line:
+                break
+        else:
+            raise RuntimeError(str(self.started.finish()))
         self.port = int(self.head.rsplit(":", 1)[1])
 
     def __enter__(self):

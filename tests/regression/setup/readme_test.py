@@ -144,7 +144,7 @@ class Readme(unittest.TestCase):
             return None
         started = servers.enter_context(Started(command_line("trireme-serve", "--checkpoint", "runs/licence", "--device", "host",
                                                              "--bind", "127.0.0.1:0")))
-        for line in started.process.stderr:
+        for line in started.error_lines():
             if found := re.search(r"http://(\S+)", line):
                 return found[1]
         raise AssertionError("the server ended")
