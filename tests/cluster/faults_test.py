@@ -1,6 +1,5 @@
 """The timetable's faults of tests/faults against jobs of srun on two hosts; and a host that is lost with its disk."""
 
-import json
 import os
 import random
 import re
@@ -67,18 +66,12 @@ class Faults(ClusterTest, SlurmFaults):
         self.assertTrue(found, job.text())
         self.check_losses("run")
 
-    def saved_since_start(self, start):
-        """Whether the run's start of this number has written a checkpoint."""
-        path = self.folder / "run" / "metrics.jsonl"
-        kinds = [json.loads(line)["kind"] for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-        return kinds.count("start") == start and "checkpoint" in kinds[len(kinds) - kinds[::-1].index("start"):]
-
     def test_a_host_that_fails_twice_is_left_out(self):
         """All four ranks on one node; the other is the spare one."""
         with self.submit("many-nodes.sbatch", "--nodes=1", "--ntasks-per-node=4", "--gpus-per-node=4", "--cpus-per-task=1",
                          words=["checkpoint.every=5"]) as job:
             for start, number in enumerate([signal.SIGKILL, signal.SIGSTOP], 1):
-                job.wait_until(lambda: self.saved_since_start(start))
+                job.wait_until(lambda: self.saved_since_start("run", start))
                 self.assertEqual(job.facts()["ExcNodeList"], "(null)")
                 os.kill(self.ranks_of(None)[-1], number)
                 job.wait_until(lambda: job.restarts >= start)

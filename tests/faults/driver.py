@@ -1,6 +1,7 @@
 """What all faults share: a case with its random choices, runs with the fault library, an unharmed run
 to compare with."""
 
+import json
 import math
 import os
 import re
@@ -14,12 +15,14 @@ CORRUPTED = 77
 KILLED = 128 + signal.SIGKILL
 
 LIBRARY = os.environ["TRIREME_IO_FAULTS"]
-ITERATIONS = 96  # a fault comes soon after the first checkpoint: the others are the time that a busy machine has
+ITERATIONS = 96  # of a run that a fault does not end; all runs end at a multiple of it
 EVERY = 8
+# Of a run that a fault ends, however late it comes.
+ENDLESS = "train.exit_interval=100000"
 # Seconds; nothing waits as long unless a rank is stopped.
 TIMEOUT = 10
 # Quick iterations: faults, not the model, take the time.
-WORDS = [f"train.iterations={ITERATIONS}", "model.layers=2", "batch.micro=4"]
+WORDS = ["train.iterations=100000", f"train.exit_interval={ITERATIONS}", "model.layers=2", "batch.micro=4"]
 LAYOUTS = [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
 MANY_RANKS = (2, 2, 1)  # among random layouts
 DATA_PARALLEL = (1, 1, 2)
@@ -79,14 +82,20 @@ class Driver(RunTest):
         train = self.events(name, "train")
         return train[-1]["iteration"] if train else 0
 
+    def saved_since_start(self, name, number):
+        """Whether the run's start of this number has written a checkpoint."""
+        path = self.folder / name / "metrics.jsonl"
+        kinds = [json.loads(line)["kind"] for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+        return kinds.count("start") == number and "checkpoint" in kinds[len(kinds) - kinds[::-1].index("start"):]
+
     def wait_for_moment(self, case, started):
-        """Waits for a checkpoint and then for a random moment before the run ends."""
+        """Waits for a checkpoint and then for a random moment."""
         self.wait_until(lambda: self.checkpoints(case.name), started)
         self.let_pass(case, 0.1)
 
     def let_pass(self, case, seconds):
-        """Waits for a random time of at most `seconds`, and at most for a few iterations: on a quick machine the
-        run must not end before the fault."""
+        """Waits for a random time of at most `seconds`, and at most for a few iterations: a run that comes far is
+        compared with one that takes as long."""
         end, last = time.monotonic() + case.chance.uniform(0, seconds), self.reached(case.name) + EVERY
         while time.monotonic() < end and self.reached(case.name) < last:
             time.sleep(0.01)
@@ -109,15 +118,16 @@ class Driver(RunTest):
         self.compare(case)
         return result
 
-    def unharmed(self, case):
+    def unharmed(self, case, iterations=ITERATIONS):
         """The name of an unharmed run on the layout of `case`."""
-        whole = f"whole-{case.layout_name().replace(' ', '-')}"
+        whole = f"whole-{case.layout_name().replace(' ', '-')}-{iterations}"
         if not (self.folder / whole).exists():
-            self.pretrain(whole, *case.layout_words(), *WORDS, ranks=case.ranks)
+            self.pretrain(whole, *case.layout_words(), *WORDS, f"train.exit_interval={iterations}", ranks=case.ranks)
         return whole
 
     def compare(self, case):
-        whole = self.unharmed(case)
+        self.assertEqual(self.reached(case.name) % ITERATIONS, 0, case.name)
+        whole = self.unharmed(case, self.reached(case.name))
         self.assertEqual(self.losses(case.name), self.losses(whole), case.name)
         self.assertEqual(self.inspect(self.latest(case.name))["tensors"],
                          self.inspect(self.latest(whole))["tensors"], case.name)
@@ -125,10 +135,9 @@ class Driver(RunTest):
         self.assertEqual(left, [], case.name)
 
     def signalled(self, case, number, codes, everyone=False):
-        with self.begin(case) as started:
+        with self.begin(case, ENDLESS) as started:
             self.wait_for_moment(case, started)
             ranks = self.ranks_of(started)
-            self.assertTrue(ranks, "the run ended before the fault")
             since = time.monotonic()
             for rank in ranks if everyone else [case.chance.choice(ranks)]:
                 os.kill(rank, number)

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from driver import EVERY, KILLED, Driver
+from driver import ENDLESS, EVERY, KILLED, Driver
 from runs import DATA, FINISHED, IO, STOPPED_EARLY, run
 
 
@@ -145,9 +145,9 @@ class LocalFaults(Driver):
         return sorted((self.folder / f"{case.name}-local").glob("*/*.shard"))
 
     def local_kill(self, case):
-        """A rank dies between two shared checkpoints: the run resumes from a newer local one."""
-        words = [*self.local_words(case), "checkpoint.every=40"]
-        with self.begin(case, *words) as started:
+        """A rank dies before the first shared checkpoint: the run resumes from a local one."""
+        words = [*self.local_words(case), "checkpoint.every=100000"]
+        with self.begin(case, *words, ENDLESS) as started:
             self.wait_until(lambda: len(self.local_shards(case)) >= 4, started)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGKILL)
@@ -161,7 +161,7 @@ class LocalFaults(Driver):
         case.background = True
         words = self.local_words(case)
         folder = self.folder / case.name / "checkpoints"
-        with self.begin(case, *words, FAULT="slow") as started:
+        with self.begin(case, *words, ENDLESS, FAULT="slow") as started:
             self.wait_until(lambda: self.checkpoints(case.name) and list(folder.glob("*.part")), started)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGKILL)
