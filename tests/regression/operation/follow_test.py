@@ -126,22 +126,17 @@ class Follow(RunTest):
             slow = next(child for child in started.children()
                         if b"OMPI_COMM_WORLD_RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes())
 
-            def ratio():
-                timers = [event["rank_ms"] for event in self.events("run", "timers") if "rank_ms" in event]
-                return timers[-1][1] / timers[-1][0] if timers else 1
-
-            deadline = time.monotonic() + PATIENCE
-            while ratio() < 2:
-                self.assertLess(time.monotonic(), deadline, f"rank 1 takes {ratio():.1f} times as long as rank 0")
+            def is_seen():
                 for _ in range(20):
-                    os.kill(slow, signal.SIGSTOP)
-                    time.sleep(0.04)
                     os.kill(slow, signal.SIGCONT)
                     time.sleep(0.005)
-            os.kill(slow, signal.SIGSTOP)  # no further line
-            page = self.look("run")[2]
-        self.assertRegex(page, rf"note +straggler: rank 1 on {HOST} computes ")
-        self.assertNotIn("straggler: rank 0", page)
+                    os.kill(slow, signal.SIGSTOP)
+                    time.sleep(0.04)
+                # While it stands still the newest line stays as it is.
+                page = self.look("run")[2]
+                return re.search(rf"note +straggler: rank 1 on {HOST} computes ", page) and "straggler: rank 0" not in page
+
+            self.wait_for(is_seen, "rank 1 alone is a straggler")
 
     # ---- answers
 
@@ -257,9 +252,11 @@ class Follow(RunTest):
         self.assertEqual(folder["iterations"], 20)
         self.assertEqual(folder["last_loss"], last["loss"])
         self.assertNotEqual(other["last_loss"], last["loss"])
+        # The console's times have one decimal, which of short iterations is much.
+        tolerance = 0.02 + 2 * 0.05 / folder["ms_per_iteration"]
         for key, value in folder.items():
             if isinstance(value, float):
-                self.assertAlmostEqual(console[key], value, delta=max(0.02 * value, 5e-4), msg=key)
+                self.assertAlmostEqual(console[key], value, delta=max(tolerance * value, 5e-4), msg=key)
         picture = self.folder / "x.svg"
         result = run("trireme-report", "plot", self.folder / "run", self.folder / "run" / "console.log",
                      self.folder / "other", "-o", picture, "--x", "samples")

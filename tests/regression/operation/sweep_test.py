@@ -199,6 +199,10 @@ class Kills(SweepTest):
                     found.append(int(path))
         return found
 
+    def trained(self):
+        """Iterations of all runs."""
+        return sum(len(self.events(self.run_folder(name), "train")) for name in NAMES)
+
     def check_trainers_end(self):
         deadline = time.monotonic() + PATIENCE
         while self.trainers() and time.monotonic() < deadline:
@@ -217,7 +221,10 @@ class Kills(SweepTest):
         kills = 0
         while kills < 6:
             with Started(list(map(str, self.words()))) as sweep:
-                time.sleep(chance.uniform(0.1, 2.5))
+                # On a quick machine the sweep must not end before it is killed.
+                end, last = time.monotonic() + chance.uniform(0.1, 2.5), self.trained() + 12
+                while sweep.running() and time.monotonic() < end and self.trained() < last:
+                    time.sleep(0.01)
                 if not sweep.running():
                     break
                 # The sweep alone: its children are in groups of their own.
