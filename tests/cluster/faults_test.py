@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
 
-from cluster import (BIN, BOTH_NODES, CLUSTER, NODES, PER_NODE, ClusterTest, on_node,  # noqa: E402
+from cluster import (BIN, BOTH_NODES, CLUSTER, NODES, PACED, PER_NODE, ClusterTest, on_node,  # noqa: E402
                      running_programs, switch_off_and_on)
 from driver import MANY_RANKS, Case  # noqa: E402
 from process_faults import ProcessFaults  # noqa: E402
@@ -56,7 +56,7 @@ class Faults(ClusterTest, SlurmFaults):
         disk = CLUSTER / "tmp" / "local"
         words = [f"checkpoint.local.path={disk}", "checkpoint.local.every=3", "checkpoint.local.partner=true",
                  "checkpoint.every=1000"]
-        with self.submit("many-nodes.sbatch", *BOTH_NODES, words=words) as job:
+        with self.submit("many-nodes.sbatch", *BOTH_NODES, words=words, **PACED) as job:
             job.wait_until(lambda: self.events("run", "checkpoint") and all(self.copies(node, disk) for node in NODES))
             switch_off_and_on("node1")
             job.wait_until(lambda: job.restarts >= 1)
@@ -69,7 +69,7 @@ class Faults(ClusterTest, SlurmFaults):
     def test_a_host_that_fails_twice_is_left_out(self):
         """All four ranks on one node; the other is the spare one."""
         with self.submit("many-nodes.sbatch", "--nodes=1", "--ntasks-per-node=4", "--gpus-per-node=4", "--cpus-per-task=1",
-                         words=["checkpoint.every=5"]) as job:
+                         words=["checkpoint.every=5"], **PACED) as job:
             for start, number in enumerate([signal.SIGKILL, signal.SIGSTOP], 1):
                 job.wait_until(lambda: self.saved_since_start("run", start))
                 self.assertEqual(job.facts()["ExcNodeList"], "(null)")

@@ -4,7 +4,7 @@ missing; the job is queued again, and comes to the losses of a run that nothing 
 import re
 import unittest
 
-from cluster import (BOTH_NODES, TIMEOUT, ClusterTest, call, freeze, plug_in_cable, pull_cable,
+from cluster import (BOTH_NODES, PACED, TIMEOUT, ClusterTest, call, freeze, plug_in_cable, pull_cable,
                      running_programs, switch_off_and_on, thaw)
 from runs import FINISHED, Started
 
@@ -12,7 +12,7 @@ from runs import FINISHED, Started
 class LostHost(ClusterTest):
     def lose(self, node, lose, give_back):
         """`lose` takes a node from a job that has saved, `give_back` returns it for the second try."""
-        with self.submit("many-nodes.sbatch", *BOTH_NODES) as job:
+        with self.submit("many-nodes.sbatch", *BOTH_NODES, **PACED) as job:
             job.wait_until(lambda: self.checkpoints("run"))
             lose(node)
             job.wait_until(lambda: job.restarts >= 1)
