@@ -69,8 +69,9 @@ class Follow(RunTest):
         self.assertTrue((self.folder / "run" / "ranks" / "mine.txt").exists())
 
     def test_last_words_reach_the_file_and_the_console(self):
-        with self.start("run", ENDLESS, "log.rank_files=true", "log.every=100000",
-                        "comm.timeout=3 seconds", *layout_words(1, 1, 2), ranks=2) as started:
+        # On a busy machine the ranks start, and read their data, some seconds apart.
+        with self.start("run", "train.iterations=100000", "log.rank_files=true", "log.every=100000",
+                        "comm.timeout=6 seconds", *layout_words(1, 1, 2), ranks=2) as started:
             self.wait_until(lambda: self.events("run", "start"), started)
             self.wait_until(lambda: len(started.children()) == 2, started)
             os.kill(started.children()[1], signal.SIGSTOP)

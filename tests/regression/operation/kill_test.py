@@ -85,12 +85,14 @@ class Rewind(RunTest):
         part = self.folder / "killed" / "checkpoints" / f"step-{rewinds[0][1]:08}.h5.part"
         published = part.with_suffix("")
         slow = ["env", f"LD_PRELOAD={os.environ['TRIREME_IO_FAULTS']}", "TRIREME_FAULT=slow"]
+        # An iteration takes 50 ms and more: no machine is so quick that the run ends before it is killed.
+        paced = [*slow, "TRIREME_FAULT_FILES=metrics.jsonl"]
         deck = [BIN / "trireme-pretrain", *self.deck_words("killed", *words, "parallel.data=2")]
         launcher = [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2"]
         # While the rewound state is saved, which takes a second; and after that.
         for storage, wait in ((slow, lambda: part.exists() and published.exists()),
-                              ([], lambda: len(self.rewinds("killed")) > 0),
-                              ([], lambda: len(self.rewinds("killed")) > 1)):
+                              (paced, lambda: len(self.rewinds("killed")) > 0),
+                              (paced, lambda: len(self.rewinds("killed")) > 1)):
             with Started([*launcher, *storage, *deck]) as run:
                 self.wait_until(wait, run)
                 time.sleep(chance.uniform(0, 0.02))
