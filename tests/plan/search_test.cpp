@@ -262,7 +262,8 @@ GpuKind profiled_gpu(const deck::Deck& deck) {
 
 TEST(PassTimes, AreScaledToTheNearestProfile) {
   const deck::Deck deck = gpt2_deck({"run.device=cuda"});
-  const GpuKind gpu = profiled_gpu(deck);
+  GpuKind gpu = profiled_gpu(deck);
+  gpu.peak[static_cast<int>(deck::Compute::fp16)] = 6e14;
   GpuKind bare = gpu;
   bare.measured.reset();
   const auto slower = [&](ModelShape shape) {
@@ -286,7 +287,12 @@ TEST(PassTimes, AreScaledToTheNearestProfile) {
   EXPECT_NEAR(slower(shape), 2.0, 1e-9);
   shape.hidden = 1536;  // another model
   EXPECT_NEAR(slower(shape), 2.0, 1e-9);
+  shape.compute = deck::Compute::fp16;  // as bf16, of which the profiles are
+  EXPECT_NEAR(slower(shape), 2.0, 1e-9);
   shape.compute = deck::Compute::fp32;  // nothing is measured
+  EXPECT_EQ(pass_times(gpu, shape).source, TimeSource::formula);
+  shape.compute = deck::Compute::fp16;
+  gpu.peak[static_cast<int>(deck::Compute::bf16)] = 0;  // what was measured has no formula
   EXPECT_EQ(pass_times(gpu, shape).source, TimeSource::formula);
 }
 

@@ -162,7 +162,13 @@ double distance(const Profile& profile, const ModelShape& shape) {
          log_ratio(own.ffn * shape.hidden, profile.hidden * shape.ffn) +
          0.2 * log_ratio(profile.heads * shape.hidden, profile.hidden * shape.heads) +
          0.1 * log_ratio(own.vocab, shape.vocab) + log_ratio(profile.tensor, shape.tensor) +
-         (own.dropout != shape.dropout) + 0.1 * (own.sequence_parallel != shape.sequence_parallel);
+         (own.dropout != shape.dropout) + 0.1 * (own.sequence_parallel != shape.sequence_parallel) +
+         0.05 * (own.compute != shape.compute);
+}
+
+/// Whether both are types of 16 bits, whose kernels are the same, or both are fp32.
+bool same_width(deck::Compute a, deck::Compute b) {
+  return (a == deck::Compute::fp32) == (b == deck::Compute::fp32);
 }
 
 ModelShape shape_of(const Profile& profile, const ModelShape& like) {
@@ -174,6 +180,7 @@ ModelShape shape_of(const Profile& profile, const ModelShape& like) {
   shape.vocab = profile.own->vocab;
   shape.tensor = profile.tensor;
   shape.micro = profile.micro;
+  shape.compute = profile.own->compute;
   shape.sequence_parallel = profile.own->sequence_parallel;
   shape.dropout = profile.own->dropout;
   return shape;
@@ -252,14 +259,14 @@ PassTimes mixed(PassTimes a, const PassTimes& b, double share) {
 using ProfilePair = std::pair<const Profile*, const Profile*>;
 
 /// The nearest of the `admitted` profiles with no more tokens than a micro-batch of `shape`, and
-/// with no fewer; both null where none of this family and type is admitted.
+/// with no fewer; both null where none of this family and width of numbers is admitted.
 template <typename Admitted>
 ProfilePair nearest_profiles(const MeasuredGpu& measured, const ModelShape& shape,
                              const Admitted& admitted) {
   double nearest = std::numeric_limits<double>::infinity();
   const auto usable = [&](const Profile& profile) {
     return profile.own && profile.own->family == shape.family &&
-           profile.own->compute == shape.compute && admitted(profile);
+           same_width(profile.own->compute, shape.compute) && admitted(profile);
   };
   for (const Profile& profile : measured.profiles)
     if (usable(profile)) nearest = std::min(nearest, distance(profile, shape));
@@ -301,7 +308,11 @@ std::optional<ModelTimes> between_tokens(const GpuKind& gpu, const ModelShape& s
 std::optional<PassTimes> between_widths(const GpuKind& gpu, const ModelShape& shape,
                                         const PassTimes& times) {
   const auto of = [&](const auto& admitted) {
-    return between_tokens(gpu, shape, times, nearest_profiles(*gpu.measured, shape, admitted));
+    const auto has_type = [&](const Profile& p) { return gpu.peak_of(p.own->compute) > 0; };
+    return between_tokens(gpu, shape, times,
+                          nearest_profiles(*gpu.measured, shape, [&](const Profile& p) {
+                            return has_type(p) && admitted(p);
+                          }));
   };
   const auto narrower = of([&](const Profile& p) { return p.hidden <= shape.hidden; });
   const auto wider = of([&](const Profile& p) { return p.hidden >= shape.hidden; });
