@@ -84,12 +84,13 @@ class Rewind(RunTest):
         chance = random.Random(3)
         part = self.folder / "killed" / "checkpoints" / f"step-{rewinds[0][1]:08}.h5.part"
         published = part.with_suffix("")
-        slow = ["env", f"LD_PRELOAD={os.environ['TRIREME_IO_FAULTS']}", "TRIREME_FAULT=slow"]
+        slow = ["env", f"LD_PRELOAD={os.environ['TRIREME_IO_FAULTS']}", "TRIREME_FAULT=slow",
+                f"TRIREME_FAULT_FILES={part.name}"]
         # An iteration takes 50 ms and more: no machine is so quick that the run ends before it is killed.
         paced = [*slow, "TRIREME_FAULT_FILES=metrics.jsonl"]
         deck = [BIN / "trireme-pretrain", *self.deck_words("killed", *words, "parallel.data=2")]
         launcher = [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", "2"]
-        # While the rewound state is saved, which takes a second; and after that.
+        # While the rewound state is saved, which takes seconds; and after that.
         for storage, wait in ((slow, lambda: part.exists() and published.exists()),
                               (paced, lambda: len(self.rewinds("killed")) > 0),
                               (paced, lambda: len(self.rewinds("killed")) > 1)):
