@@ -19,6 +19,8 @@ ITERATIONS = 96  # of a run that a fault does not end; all runs end at a multipl
 EVERY = 8
 # Of a run that a fault ends, however late it comes.
 ENDLESS = "train.exit_interval=100000"
+# The second checkpoint takes seconds to write.
+SLOW_SAVE = {"FAULT": "slow", "FAULT_FILES": f"step-{2 * EVERY:08}.h5.part"}
 # Seconds; nothing waits as long unless a rank is stopped.
 TIMEOUT = 10
 # Quick iterations: faults, not the model, take the time.

@@ -10,7 +10,7 @@ import socket
 import time
 from pathlib import Path
 
-from driver import ENDLESS, EVERY, ITERATIONS, KILLED, LAYOUTS, MANY_RANKS, TCP, Driver
+from driver import ENDLESS, EVERY, ITERATIONS, KILLED, LAYOUTS, MANY_RANKS, SLOW_SAVE, TCP, Driver
 from runs import BIN, FAILED, FINISHED, IO, MPIEXEC, PATIENCE, STOPPED_EARLY, Started, run
 
 
@@ -25,7 +25,7 @@ class ProcessFaults(Driver):
     def kill_in_save(self, case):
         """A rank dies while a checkpoint is written."""
         folder = self.folder / case.name / "checkpoints"
-        with self.begin(case, ENDLESS, FAULT="slow") as started:
+        with self.begin(case, ENDLESS, **SLOW_SAVE) as started:
             self.wait_until(lambda: self.checkpoints(case.name) and list(folder.glob("*.part")), started)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGKILL)
@@ -157,7 +157,7 @@ class ProcessFaults(Driver):
         """A rank is asked to stop while a checkpoint is written in the background: it is completed first."""
         case.background = True
         folder = self.folder / case.name / "checkpoints"
-        with self.begin(case, ENDLESS, FAULT="slow", FAULT_COUNT=200) as started:
+        with self.begin(case, ENDLESS, **SLOW_SAVE, FAULT_COUNT=100) as started:
             self.wait_until(lambda: self.checkpoints(case.name) and list(folder.glob("*.part")), started)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), case.chance.choice([signal.SIGTERM, signal.SIGUSR1]))

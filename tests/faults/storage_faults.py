@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from driver import ENDLESS, EVERY, KILLED, Driver
+from driver import ENDLESS, EVERY, KILLED, SLOW_SAVE, Driver
 from runs import DATA, FINISHED, IO, STOPPED_EARLY, run
 
 
@@ -161,7 +161,7 @@ class LocalFaults(Driver):
         case.background = True
         words = self.local_words(case)
         folder = self.folder / case.name / "checkpoints"
-        with self.begin(case, *words, ENDLESS, FAULT="slow") as started:
+        with self.begin(case, *words, ENDLESS, **SLOW_SAVE) as started:
             self.wait_until(lambda: self.checkpoints(case.name) and list(folder.glob("*.part")), started)
             since = time.monotonic()
             os.kill(case.chance.choice(self.ranks_of(started)), signal.SIGKILL)
