@@ -156,6 +156,15 @@ std::string describe_loss(const LossDifference& loss) {
       range, *loss.diverged, loss.largest, loss.largest_at, loss.last, loss.last_a, loss.last_b);
 }
 
+/// Says where compared losses are of earlier starts than the deck of run `name`.
+std::string describe_deck(const std::string& name, std::int64_t since, const LossDifference& loss) {
+  if (loss.common == 0 || loss.first > since) return "";
+  return fmt::format(
+      "  {}: this is the deck of its last start, from iteration {} on; those of earlier losses are "
+      "not kept\n",
+      name, since + 1);
+}
+
 }  // namespace
 
 Chart plot_runs(const std::vector<RunHistory>& runs, PlotAxis axis, bool logarithmic_loss) {
@@ -207,6 +216,8 @@ RunDifference compare_runs(const RunHistory& a, const RunHistory& b) {
                            .b = b.name,
                            .programs = !a.start.program.empty() && !b.start.program.empty(),
                            .decks = !a.deck.empty() && !b.deck.empty(),
+                           .deck_since_a = a.start.iteration,
+                           .deck_since_b = b.start.iteration,
                            .loss = compare_losses(a.train, b.train)};
   if (difference.programs) difference.properties = compare_starts(a.start, b.start);
   if (difference.decks) difference.keys = compare_decks(a.deck, b.deck);
@@ -228,6 +239,9 @@ std::string to_text(const RunDifference& difference) {
   else
     text += fmt::format("deck: {}\n", counted(difference.keys.size(), "different key")) +
             list_values(difference.keys);
+  if (difference.decks)
+    text += describe_deck(difference.a, difference.deck_since_a, difference.loss) +
+            describe_deck(difference.b, difference.deck_since_b, difference.loss);
   return text + describe_loss(difference.loss);
 }
 

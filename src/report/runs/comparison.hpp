@@ -81,6 +81,9 @@ struct RunDifference {
   std::vector<ValueDifference> keys;        ///< of the decks, except run.name and run.output
   bool programs = false;                    ///< both starts are known
   bool decks = false;                       ///< both decks are known
+  /// Iterations from which the last starts resumed: the decks are theirs, and those of earlier
+  /// starts are not kept.
+  std::int64_t deck_since_a = 0, deck_since_b = 0;
   LossDifference loss;
 
   /// Whether decks and losses agree.

@@ -140,6 +140,27 @@ train: {iterations: 30}
   EXPECT_NE(to_text(compare_runs(a, a)).find("program: same version"), std::string::npos);
 }
 
+TEST_F(ComparisonTest, LossesOfEarlierStartsAreNotThoseOfTheDeck) {
+  const std::string deck = R"(model: {layers: 2, hidden: 8, heads: 2, sequence: 16, vocab: 64}
+batch: {micro: 1, global: 2}
+schedule: {peak: 0.001}
+train: {iterations: 30}
+)";
+  const RunHistory a = make_run("a", {9, 8, 7}, deck);
+  RunHistory b = make_run("c", {9, 8, 7}, deck);
+  EXPECT_EQ(to_text(compare_runs(a, b)).find("this is the deck"), std::string::npos);
+  b.start.iteration = 10;  // where its last start resumed
+  const std::string text = to_text(compare_runs(a, b));
+  EXPECT_NE(text.find("deck: equal except run.name and run.output\n  " + b.name +
+                      ": this is the deck of its last start, from iteration 11 on; those of "
+                      "earlier losses are not kept\nloss: equal in 3 common training lines"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("  " + a.name + ": this is the deck"), std::string::npos) << text;
+  b.train.erase(b.train.begin());  // no earlier loss is compared
+  EXPECT_EQ(to_text(compare_runs(a, b)).find("this is the deck"), std::string::npos);
+}
+
 TEST_F(ComparisonTest, RunsWithoutCommonIterationsAreNotDifferent) {
   RunHistory a = make_run("a", {9}), b = make_run("c", {9});
   b.train[0].iteration = 11;
