@@ -235,6 +235,30 @@ TEST_F(LocalCheckpoint, FailedCopiesKeepTheNewestOneWithCopies) {
   EXPECT_EQ(iterations(), (std::set<std::int64_t>{5, 6}));
 }
 
+TEST_F(LocalCheckpoint, AShardThatCannotBeDroppedEndsNoSave) {
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  const auto save_next = [&](std::int64_t iteration, const std::vector<int>& partners) {
+    background.start_local(disk_,
+                           {.iteration = iteration,
+                            .rank = rank_,
+                            .ranks = size_,
+                            .attributes = kAttributes,
+                            .deck = kDeck},
+                           held_.tensors, partners);
+    background.wait();
+    EXPECT_FALSE(background.in_flight());
+    verify_shard(shard_path(disk_, iteration, rank_));
+  };
+  // Folders with something in them, in the places of old shards.
+  for (const std::int64_t iteration : {1, 2})
+    std::filesystem::create_directories(shard_path(disk_, iteration, rank_) / "x");
+  for (const std::int64_t iteration : {3, 4}) save_next(iteration, {});
+  if (size_ > 1)
+    for (const std::int64_t iteration : {5, 6}) save_next(iteration, own_nodes());
+  EXPECT_TRUE(std::filesystem::exists(shard_path(disk_, 1, rank_) / "x"));
+}
+
 TEST_F(LocalCheckpoint, NothingIsPromisedWhileFirstCopiesAreMade) {
   if (size_ == 1) GTEST_SKIP() << "needs a second node";
   const auto backend = device::make_host_backend(1);
