@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <semaphore>
 #include <sstream>
 #include <string_view>
@@ -317,6 +318,30 @@ std::filesystem::path vocab_path(std::filesystem::path model) {
   return model.extension() == ".model" ? model.replace_extension(".vocab") : model += ".vocab";
 }
 
+/// The file of a SentencePiece model's pieces. Throws UsageError where it is an input, which would
+/// be lost, or a folder.
+std::filesystem::path checked_vocab_path(const TrainingOptions& options) {
+  const std::filesystem::path path = vocab_path(options.output);
+  std::error_code ignored;
+  const auto is_path = [&](const std::string& input) {
+    return std::filesystem::equivalent(path, input, ignored);
+  };
+  const char* problem = std::ranges::any_of(options.source.inputs, is_path) ? "this is an input"
+                        : std::filesystem::is_directory(path, ignored)      ? "this is a folder"
+                                                                            : nullptr;
+  if (problem)
+    throw UsageError("{}, where the pieces of {} are written: {}; name another model",
+                     path.string(), options.output.string(), problem);
+  return path;
+}
+
+/// Publishes `text`, on disk first.
+void publish(PartFile& file, const std::string& text) {
+  file.write(text.data(), text.size());
+  file.sync();
+  file.publish();
+}
+
 }  // namespace
 
 TrainingSummary train_tokenizer(const TrainingOptions& options) {
@@ -331,6 +356,11 @@ TrainingSummary train_tokenizer(const TrainingOptions& options) {
         "(uncased), else false");
   if (!wordpiece && options.lowercase)
     throw UsageError("the {} tokenizer has no use for --lowercase", options.type);
+
+  // Before the work, which may take hours.
+  PartFile output(options.output);
+  std::optional<PartFile> pieces_of_model;
+  if (!wordpiece && !bpe) pieces_of_model.emplace(checked_vocab_path(options));
 
   const Stopwatch clock;
   TrainingSummary summary;
@@ -362,16 +392,16 @@ TrainingSummary train_tokenizer(const TrainingOptions& options) {
     std::string vocab;
     for (const std::string& piece : pieces.train(options.size, options.alphabet, options.progress))
       vocab += piece + "\n";
-    write_file_atomically(options.output, vocab);
+    publish(output, vocab);
   } else if (bpe) {
-    write_file_atomically(options.output, tokens.train(options.size, options.progress));
+    publish(output, tokens.train(options.size, options.progress));
   } else {
     const SentencePieceModel trained =
         train_sentencepiece(lines, {.size = options.size,
                                     .model_type = options.model_type,
                                     .bert_tokens = options.bert_tokens});
-    write_file_atomically(vocab_path(options.output), trained.vocab);
-    write_file_atomically(options.output, trained.model);
+    publish(*pieces_of_model, trained.vocab);
+    publish(output, trained.model);
   }
   summary.seconds = clock.seconds();
   return summary;

@@ -29,6 +29,12 @@ COMMANDS = [
     ("tokenizer train --input text.txt --output text.txt --size 400", USAGE, "--output text.txt: this is an input"),
     ("tokenizer train --input text.txt --output folder --size 400", USAGE, "--output folder: this is a folder"),
     ("tokenizer train --input text.txt --output text.txt/x --size 400", IO, "cannot create folder 'text.txt': Not a directory"),
+    # ... nor can the second file of a tokenizer be written
+    ("tokenizer train --input pieces.vocab --output pieces.model --size 400", USAGE,
+     "pieces.vocab, where the pieces of pieces.model are written: this is an input; name another model"),
+    ("tokenizer train --input text.txt --output folder.model --size 400", USAGE, "folder.vocab, where the pieces of folder.model are written: this is a folder"),
+    ("tokenizer train --input text.txt --output taken.model --size 400", IO, "cannot create 'taken.vocab.part': Is a directory"),
+    (BYTES.replace("bytes", "sentencepiece") + "--model folder.model --train-tokenizer 400 --input text.txt --output o", USAGE, "folder.vocab, where the pieces"),
     ("generate --checkpoint run --input text.txt --output text.txt", USAGE, "--output text.txt: this is an input"),
     (BYTES + "--input text.txt --output /no-such-folder/x", IO, "there is no folder '/no-such-folder'; make it first"),
     (BYTES + "--input num.jsonl --output new/deep/x", DATA, "num.jsonl:1: 'text' is a number, not a string"),
@@ -115,12 +121,14 @@ def contents():
 def setUpModule():
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "folder").mkdir(parents=True)
-    (FOLDER / "folder.html").mkdir()
+    for name in ("folder.html", "folder.vocab", "taken.vocab.part"):
+        (FOLDER / name).mkdir()
     (FOLDER / "hf").mkdir()
     os.chdir(FOLDER)
     for ending in (".bin", ".idx", ".json"):
         shutil.copy(f"{dataset()}{ending}", f"data{ending}")
-    shutil.copy(ROOT / "LICENSE", "text.txt")
+    for name in ("text.txt", "pieces.vocab"):
+        shutil.copy(ROOT / "LICENSE", name)
     texts = {"empty.txt": "", "hf/config.json": "{}", "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
              "docs.jsonl": "".join(json.dumps({"text": f"words of document {i} " * 30}) + "\n" for i in range(30)),
              "sweep.yaml": (HERE / "tiny.yaml").read_text(encoding="utf-8") + "run: {device: host}\nsweep: {model.layers: [1, 2]}\n"}
