@@ -98,8 +98,8 @@ void CompletionQueue::start(generate::BatchGenerator& generator,
     const Work& work = request.work[i];
     counters.prompt_tokens += std::ssize(work.ids);
     active->streams.push_back(
-        std::make_unique<generate::TextStream>(tokenizer_, work.ids, request.stop_strings));
-    generate::TextStream* stream = active->streams.back().get();
+        std::make_unique<TokenTexts>(tokenizer_, work.ids, request.stop_strings));
+    TokenTexts* stream = active->streams.back().get();
     const bool scores = request.log_probabilities;
     active->tickets.push_back(generator.submit(
         {.prompt = work.ids,
@@ -110,19 +110,23 @@ void CompletionQueue::start(generate::BatchGenerator& generator,
               generated = std::int64_t{0}](const generate::ChosenToken& token) mutable {
                ++counters.generated_tokens;
                Progress progress{
-                   .index = i, .piece = stream->push(token.score.id), .generated = ++generated};
-               if (scores) progress.tokens.push_back(token);
-               if (scores || !progress.piece.empty()) active->completion->add(std::move(progress));
+                   .index = i, .piece = stream->push(token), .generated = ++generated};
+               std::vector<TokenText> tokens = stream->take();
+               if (scores) progress.tokens = std::move(tokens);
+               if (!progress.tokens.empty() || !progress.piece.empty())
+                 active->completion->add(std::move(progress));
                return !stream->stopped();
              },
          .on_end =
-             [active, stream, i](generate::Continuation continuation) {
+             [active, stream, i, scores](generate::Continuation continuation) {
                --active->left;
-               active->completion->add({.index = i,
-                                        .piece = stream->finish(),
-                                        .generated = std::ssize(continuation.ids),
-                                        .ended = true,
-                                        .stop = continuation.stop});
+               Progress progress{.index = i,
+                                 .piece = stream->finish(),
+                                 .generated = std::ssize(continuation.ids),
+                                 .ended = true,
+                                 .stop = continuation.stop};
+               if (scores) progress.tokens = stream->take();
+               active->completion->add(std::move(progress));
              }}));
   }
 }

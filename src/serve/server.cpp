@@ -44,28 +44,39 @@ std::string_view finish_reason(generate::Stop stop) {
 }
 
 /// The log-probabilities of tokens in the form of completions.
-OrderedJson log_probabilities(const tokenizer::Tokenizer& tokenizer,
-                              const std::vector<generate::ChosenToken>& tokens) {
-  const auto text = [&](std::int32_t id) { return tokenizer.decode(std::array{id}); };
+OrderedJson log_probabilities(const std::vector<TokenText>& tokens) {
   OrderedJson json{{"tokens", OrderedJson::array()}, {"token_logprobs", OrderedJson::array()}};
-  OrderedJson top = OrderedJson::array();
+  OrderedJson top = OrderedJson::array(), offsets = OrderedJson::array();
   bool has_top = false;
-  for (const generate::ChosenToken& token : tokens) {
-    json["tokens"].push_back(text(token.score.id));
-    json["token_logprobs"].push_back(token.score.log_probability);
+  for (const TokenText& token : tokens) {
+    json["tokens"].push_back(token.text);
+    json["token_logprobs"].push_back(token.log_probability);
     OrderedJson others = OrderedJson::object();
-    for (const auto& other : token.alternatives) others[text(other.id)] = other.log_probability;
+    for (const auto& [text, log_probability] : token.alternatives)
+      others.emplace(text, log_probability);  // of equal texts the most likely one
     has_top |= !token.alternatives.empty();
     top.push_back(std::move(others));
+    offsets.push_back(token.offset);
   }
   json["top_logprobs"] = has_top ? std::move(top) : OrderedJson(nullptr);
+  json["text_offset"] = std::move(offsets);
   return json;
+}
+
+/// The text of each of the tokens of `text`, which together are `text`.
+OrderedJson segments_of(const tokenizer::Tokenizer& tokenizer, const std::string& text) {
+  TokenTexts texts(tokenizer, {});
+  for (const std::int32_t id : tokenizer.encode(text)) texts.push({.score = {.id = id}});
+  texts.finish();
+  OrderedJson segments = OrderedJson::array();
+  for (TokenText& token : texts.take()) segments.push_back(std::move(token.text));
+  return segments;
 }
 
 /// One continuation of an answer.
 struct Choice {
   std::string text;
-  std::vector<generate::ChosenToken> tokens;
+  std::vector<TokenText> tokens;
   std::int64_t generated = 0;  ///< tokens, also those of a stop string
   std::string_view reason = "time";
 };
@@ -243,7 +254,7 @@ OrderedJson Server::Implementation::json_of(const Choice& choice, std::size_t in
                                             bool scores) const {
   return {{"text", choice.text},
           {"index", index},
-          {"logprobs", scores ? log_probabilities(tokenizer, choice.tokens) : OrderedJson(nullptr)},
+          {"logprobs", scores ? log_probabilities(choice.tokens) : OrderedJson(nullptr)},
           {"finish_reason", finished ? OrderedJson(choice.reason) : OrderedJson(nullptr)}};
 }
 
@@ -321,12 +332,9 @@ void Server::Implementation::answer_megatron(const httplib::Request& request,
     for (std::size_t i = 0; i < choices.size(); ++i) {
       const std::string text = completion->request.work[i].prompt + choices[i].text;
       json["text"].push_back(text);
-      OrderedJson segments = OrderedJson::array();
-      for (const std::int32_t id : tokenizer.encode(text))
-        segments.push_back(tokenizer.decode(std::array{id}));
-      json["segments"].push_back(std::move(segments));
+      json["segments"].push_back(segments_of(tokenizer, text));
       OrderedJson own = OrderedJson::array();
-      for (const auto& token : choices[i].tokens) own.push_back(token.score.log_probability);
+      for (const TokenText& token : choices[i].tokens) own.push_back(token.log_probability);
       scores.push_back(std::move(own));
     }
     if (completion->request.log_probabilities) json["logprobs"] = std::move(scores);

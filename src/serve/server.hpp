@@ -17,6 +17,7 @@
 
 #include "generate/batch_generator.hpp"
 #include "generate/generator.hpp"
+#include "serve/token_texts.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::serve {
@@ -69,10 +70,10 @@ CompletionRequest parse_megatron(std::string_view body, const tokenizer::Tokeniz
 
 /// What has become of one continuation of a request since the last look.
 struct Progress {
-  std::size_t index = 0;  ///< of CompletionRequest::work
-  std::string piece;      ///< further text
-  std::vector<generate::ChosenToken> tokens = {};
-  std::int64_t generated = 0;  ///< tokens so far
+  std::size_t index = 0;               ///< of CompletionRequest::work
+  std::string piece;                   ///< further text
+  std::vector<TokenText> tokens = {};  ///< those whose text is now known
+  std::int64_t generated = 0;          ///< tokens so far
   bool ended = false;
   generate::Stop stop = generate::Stop::tokens;
 };
@@ -134,7 +135,7 @@ class CompletionQueue {
   struct Active {
     std::shared_ptr<Completion> completion;
     std::vector<generate::BatchGenerator::Ticket> tickets;
-    std::vector<std::unique_ptr<generate::TextStream>> streams;
+    std::vector<std::unique_ptr<TokenTexts>> streams;
     std::size_t left = 0;  ///< continuations that have not ended
   };
   void start(generate::BatchGenerator& generator, std::shared_ptr<Completion> completion);

@@ -437,5 +437,68 @@ class Serve(RunTest):
             self.assertEqual(result.err.count(text), 1, result)
 
 
+class SentencePieces(RunTest):
+    """Pieces whose blanks and characters depend on the tokens around them: bytes of characters that the model lacks."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = SCRATCH / cls.__name__
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        text, model = folder / "licence.txt", folder / "pieces.model"
+        shutil.copy(HERE.parents[1] / "LICENSE", text)
+        spec = ["--tokenizer", "sentencepiece", "--model", model]
+        for words in (["trireme-tokenizer", "train", "--input", text, "--output", model, "--size", 350],
+                      ["trireme-preprocess", "--input", text, "--output", folder / "data", *spec],
+                      ["trireme-pretrain", HERE / "tiny.yaml", f"data.train={folder / 'data'}_text_document",
+                       f"data.tokenizer={{type: sentencepiece, model: {model}}}", f"run.output={folder / 'run'}",
+                       "run.device=host", "schedule.peak=1e-2", "model.positions=256"]):
+            result = run(*words)
+            if result.code != FINISHED:
+                raise RuntimeError(str(result))
+        cls.server = Server(folder / "run", "--batch", 8)
+
+    @classmethod
+    def tearDownClass(cls):
+        result = cls.server.stop()
+        assert result.code == FINISHED, result
+
+    def check(self, text, scores):
+        """Tokens joined are the text, and begin at their offsets."""
+        self.assertEqual("".join(scores["tokens"]), text)
+        for i, (token, offset) in enumerate(zip(scores["tokens"], scores["text_offset"], strict=True)):
+            self.assertEqual(offset, len("".join(scores["tokens"][:i])))
+            self.assertEqual(text[offset:offset + len(token)], token)
+
+    def test_tokens_are_the_text(self):
+        for prompt in ("Licensed under the", "Liç "):
+            for seed in range(4):
+                body = {"prompt": prompt, "max_tokens": 40, "seed": seed, "temperature": 1.3, "logprobs": 3}
+                whole = self.server.complete(**body)["choices"][0]
+                self.check(whole["text"], whole["logprobs"])
+                self.assertEqual(len(whole["logprobs"]["tokens"]), 40)
+                self.assertTrue(any(" " in token for token in whole["logprobs"]["tokens"]), whole)
+                self.assertTrue(any(text.startswith(" ") for top in whole["logprobs"]["top_logprobs"] for text in top), whole)
+                stop = whole["text"][len(whole["text"]) // 2:][:3]
+                cut = self.server.complete(**body, stop=[stop])["choices"][0]
+                self.assertEqual(cut["text"], whole["text"].split(stop)[0])
+                self.check(cut["text"], cut["logprobs"])
+
+    def test_streams_have_the_same_tokens(self):
+        body = {"prompt": "Licensed under the", "max_tokens": 30, "temperature": 0, "logprobs": 2}
+        whole = self.server.complete(**body)["choices"][0]["logprobs"]
+        status, text = self.server.ask("POST", "/v1/completions", {**body, "stream": True})
+        self.assertEqual(status, 200, text)
+        events = [json.loads(event.removeprefix("data: "))["choices"][0]["logprobs"] for event in text.split("\n\n")[:-2]]
+        for key in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+            self.assertEqual([value for event in events for value in event[key] or []], whole[key], key)
+
+    def test_segments_are_the_text(self):
+        status, text = self.server.ask("PUT", "/api", {"prompts": ["Licensed under the ç"], "tokens_to_generate": 9, "top_k": 1})
+        self.assertEqual(status, 200, text)
+        found = json.loads(text)
+        self.assertEqual("".join(found["segments"][0]), found["text"][0])
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
