@@ -307,12 +307,16 @@ end_job() {
     echo "stopped early with a checkpoint: job $job goes back into the queue"
     scontrol requeue "$job" || echo "job $job cannot be requeued: submit it again to resume" >&2
   fi
-  # Silent data corruption: the job resumes without the host, if the run could name one.
+  # Silent data corruption: the job resumes without the host, if the run could name one and there are nodes enough.
   local suspects=${run_folder:-}/suspect-hosts
   if [ "$code" -eq 77 ] && [ -s "$suspects" ]; then
     hosts=$(sort -u "$suspects" | paste -sd, -)
-    echo "silent data corruption: job $job goes back into the queue without $hosts"
-    requeue_without "$job" "$hosts" || echo "submit the job again with --exclude=$hosts" >&2
+    if has_spares "$hosts"; then
+      echo "silent data corruption: job $job goes back into the queue without $hosts"
+      requeue_without "$job" "$hosts" || echo "submit the job again with --exclude=$hosts" >&2
+    else
+      echo "silent data corruption: there are no spare nodes for $hosts; submit the job again with --exclude=$hosts" >&2
+    fi
   fi
   exit "$code"
 }

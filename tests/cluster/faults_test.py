@@ -10,13 +10,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
 
-from cluster import (BIN, BOTH_NODES, CLUSTER, NODES, PACED, PER_NODE, ClusterTest, on_node,  # noqa: E402
+from cluster import (BIN, BOTH_NODES, CLUSTER, NODES, PACED, PER_NODE, ClusterTest, deck, on_node,  # noqa: E402
                      running_programs, switch_off_and_on)
-from driver import MANY_RANKS, Case  # noqa: E402
+from driver import CORRUPTED, MANY_RANKS, Case  # noqa: E402
 from process_faults import ProcessFaults  # noqa: E402
 from runs import FINISHED  # noqa: E402
 from storage_faults import LocalFaults, StorageFaults  # noqa: E402
 
+# All four ranks on one node; the other is the spare one.
+ONE_NODE = ["--nodes=1", "--ntasks-per-node=4", "--gpus-per-node=4", "--cpus-per-task=1"]
 KINDS = ["kill", "kill_in_save", "stop", "signal_once", "signal_in_save", "local_kill"]
 
 
@@ -67,9 +69,7 @@ class Faults(ClusterTest, SlurmFaults):
         self.check_losses("run")
 
     def test_a_host_that_fails_twice_is_left_out(self):
-        """All four ranks on one node; the other is the spare one."""
-        with self.submit("many-nodes.sbatch", "--nodes=1", "--ntasks-per-node=4", "--gpus-per-node=4", "--cpus-per-task=1",
-                         words=["checkpoint.every=5"], **PACED) as job:
+        with self.submit("many-nodes.sbatch", *ONE_NODE, words=["checkpoint.every=5"], **PACED) as job:
             for start, number in enumerate([signal.SIGKILL, signal.SIGSTOP], 1):
                 job.wait_until(lambda: self.saved_since_start("run", start))
                 self.assertEqual(job.facts()["ExcNodeList"], "(null)")
@@ -81,6 +81,23 @@ class Faults(ClusterTest, SlurmFaults):
         starts = [(event["hosts"], event["iteration"] > 0) for event in self.events("run", "start")]
         self.assertEqual(starts, [(["node0"], False), (["node0"], True), (["node1"], True)])
         self.check_losses("run")
+
+    def test_a_host_that_computes_wrong_results_is_left_out(self):
+        """The spare node does so, too: then none is left, and the job stops."""
+        path = self.folder / "wrong.yaml"
+        path.write_text(deck().read_text().replace(
+            "train: {", "train: {verify: {step_every: 8, inject: gradients rank=1 iteration=8 times=9}, "))
+        with self.submit("many-nodes.sbatch", *ONE_NODE, words=["checkpoint.every=5"], DECK=str(path)) as job:
+            self.assertEqual(job.finish(), CORRUPTED, job.text())
+            self.assertEqual((job.restarts, job.facts()["ExcNodeList"]), (1, "node0"), job.text())
+            for node in NODES:
+                self.assertRegex(job.text(), rf"silent data corruption: .* on rank 1 \({node}.*so does a third run")
+            self.assertIn("goes back into the queue without node0\n", job.text())
+            self.assertIn("silent data corruption: there are no spare nodes for node0,node1; submit the job again with "
+                          "--exclude=node0,node1\n", job.text())
+        starts = [(event["hosts"], event["iteration"]) for event in self.events("run", "start")]
+        self.assertEqual(starts, [(["node0"], 0), (["node1"], 5)])
+        self.assertEqual([event["exit_code"] for event in self.events("run", "stop")][-1], CORRUPTED)
 
     @staticmethod
     def copies(node, disk):
