@@ -107,7 +107,11 @@ std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows
 }
 
 std::string path_text(const std::filesystem::path& path) {
-  return deck::write_text(std::filesystem::absolute(path).string());
+  namespace fs = std::filesystem;
+  // The folder is resolved, the file's name kept: in a cache it links to a file named by a hash.
+  const fs::path absolute = fs::absolute(path);
+  return deck::write_text(
+      (fs::weakly_canonical(absolute.parent_path()) / absolute.filename()).string());
 }
 
 std::string tokenizer_text(const std::filesystem::path& folder, std::vector<std::string>& notes) {
