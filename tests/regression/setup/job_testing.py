@@ -46,7 +46,8 @@ class JobTest(RunTest):
     def script(self, *command, folder=None, **variables):
         environment = dict(self.environment, **variables)
         done = subprocess.run(list(map(str, command)), cwd=folder or self.folder, env=environment,
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+                              text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              check=False)
         return Result(command, done.returncode, done.stdout, done.stderr)
 
     def path_in_image(self):
