@@ -3,8 +3,10 @@
     python3 -B apps/bench/plan_accuracy.py --bin build/release/bin --measure -o tests/data/plan_validation/h200.tsv
     python3 -B apps/bench/plan_accuracy.py --bin build/release/bin tests/data/plan_validation/h200.tsv
 
-The first form measures every layout on one or two GPUs of this machine (those of one GPU two at a time) and writes a
-table; the second prints a table with today's predictions. A layout that fails is left out and named.
+The first form measures every layout on the GPUs of this machine (those of one GPU on all of them at a time) and writes a
+table; the second prints a table with today's predictions. A layout that fails is left out and named. --predict measures
+nothing.
+--layouts tests/data/plan_validation/four_gpus_layouts.tsv, with --gpus 4 and --cluster, has those of four GPUs.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import queue
 import subprocess
 import sys
 import tempfile
+import time
 
 from bert_against_pytorch import write_records
 
@@ -62,6 +65,8 @@ def predict(options, model, overrides):
 def measure(options, layout, records, devices):
     """Milliseconds and bytes of the rank with the highest peak."""
     name, model, ranks, overrides = layout
+    if time.monotonic() > options.deadline:
+        raise RuntimeError(f"not begun: {options.seconds:.0f} s have passed")
     words = words_of(model, overrides)
     if model == "bert-large":
         words.append(f"data.train={records['128' if 'sequence=128' in overrides else '512']}")
@@ -69,12 +74,12 @@ def measure(options, layout, records, devices):
     if int(ranks) > 1:
         command = [*options.mpirun.split(), "-n", ranks, *command]
     result = json.loads(run(command, {"CUDA_VISIBLE_DEVICES": devices} if devices else None))
-    print(f"{name}: {result['ms']:.2f} ms", file=sys.stderr, flush=True)
+    print(f"{name}: {result['ms']:.2f} ms, {result['peak_bytes']} bytes", file=sys.stderr, flush=True)
     return result["ms"], result["peak_bytes"]
 
 
 def measure_all(options, folder):
-    """The rows of COLUMNS. Layouts of one GPU run two at a time where there are two."""
+    """The rows of COLUMNS. Layouts of one GPU run on all GPUs at a time."""
     layouts = read_table(options.layouts)
     records = {}
     for length, predictions in (("512", 77), ("128", 19)):
@@ -109,16 +114,22 @@ def measure_all(options, folder):
     return [[name, ranks, *map(str, rows[name])] for name, _, ranks, _ in layouts if name in rows]
 
 
+def print_predictions(options):
+    for name, model, ranks, overrides in read_table(options.layouts):
+        seconds, planned, _ = predict(options, model, overrides)
+        print(f"{name:<27} {ranks:>5} {seconds:>7.1f} ms {planned / 2**30:>6.2f} GiB")
+
+
 def compare(options, rows):
     layouts = {layout[0]: layout for layout in read_table(options.layouts)}
-    print(f"{'layout':<24} {'ranks':>5} {'measured':>9} {'predicted':>9} {'error':>7} {'measured':>10} {'planned':>10} {'error':>7}")
+    print(f"{'layout':<27} {'ranks':>5} {'measured':>9} {'predicted':>9} {'error':>7} {'measured':>10} {'planned':>10} {'error':>7}")
     errors, memory_errors = [], []
     for name, ranks, ms, peak in rows:
         _, model, _, overrides = layouts[name]
         seconds, planned, _ = predict(options, model, overrides)
         errors.append(100 * (seconds / float(ms) - 1))
         memory_errors.append(100 * (planned / float(peak) - 1))
-        print(f"{name:<24} {ranks:>5} {float(ms):>6.1f} ms {seconds:>6.1f} ms {errors[-1]:>+6.1f}% "
+        print(f"{name:<27} {ranks:>5} {float(ms):>6.1f} ms {seconds:>6.1f} ms {errors[-1]:>+6.1f}% "
               f"{float(peak) / 2**30:>6.2f} GiB {planned / 2**30:>6.2f} GiB {memory_errors[-1]:>+6.1f}%")
     mean = lambda values: sum(map(abs, values)) / max(len(values), 1)
     print(f"time: mean error {mean(errors):.2f} %, worst {max(map(abs, errors)):.2f} %; "
@@ -130,24 +141,31 @@ def main():
     parser.add_argument("table", nargs="?", help="measured steps, as --measure writes them")
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="the folder of the programs")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--predict", action="store_true", help="print the predictions alone")
     parser.add_argument("-o", "--output", type=pathlib.Path)
     parser.add_argument("--layouts", type=pathlib.Path, default=LAYOUTS)
     parser.add_argument("--cluster", type=pathlib.Path, default=ROOT / "inputs/clusters/h200x4.yaml")
     parser.add_argument("--mpirun", default="mpirun --allow-run-as-root")
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=3600, help="after which no further layout is begun")
     options = parser.parse_args()
     options.bin = options.bin.absolute()
+    options.deadline = time.monotonic() + options.seconds
+    if options.predict:
+        return print_predictions(options)
     if options.measure:
         with tempfile.TemporaryDirectory() as folder:
             rows = measure_all(options, pathlib.Path(folder))
         if options.output:
             options.output.write_text("# " + "\t".join(COLUMNS) + "\n" + "".join("\t".join(row) + "\n" for row in rows))
+        if not rows:
+            sys.exit("no layout was measured")
     elif options.table:
         rows = read_table(options.table)
     else:
-        parser.error("give a table, or --measure")
-    compare(options, rows)
+        parser.error("give a table, --measure or --predict")
+    return compare(options, rows)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,17 @@ class Plan(RunTest):
         self.assertLess(memory, 0.5, done.stdout)
         self.assertLess(highest, 1.5, done.stdout)
 
+    def test_plans_layouts_of_four_gpus(self):
+        """They are decks that load, and fit into the H100s and H200s that they are for."""
+        for kind in ("h100x4", "h200x4"):
+            words = [sys.executable, "-B", ROOT / "apps/bench/plan_accuracy.py", "--bin", BIN, "--predict", "--layouts",
+                     ROOT / "tests/data/plan_validation/four_gpus_layouts.tsv", "--cluster", INPUTS / f"clusters/{kind}.yaml"]
+            done = subprocess.run([*map(str, words)], capture_output=True, text=True, cwd=ROOT, check=False)
+            self.assertEqual(done.returncode, FINISHED, done.stderr)
+            memory = [float(value) for value in re.findall(r"([\d.]+) GiB", done.stdout)]
+            self.assertEqual(len(memory), 10, done.stdout)
+            self.assertLess(max(memory), 78, done.stdout)
+
     def test_prints_fasops_columns(self):
         rows = list(csv.DictReader(io.StringIO(self.plan(*SMALL, "--cluster", self.cluster(), "--csv",
                                                          "--top", 4).out)))
