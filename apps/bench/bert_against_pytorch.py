@@ -20,6 +20,7 @@ from pytorch_steps import add_options, measure, print_ratio, pytorch_step, trire
 
 VOCABULARY = 30522
 SPECIAL, MASK = 1000, 103  # ids below SPECIAL are not drawn
+MAX_RECORDS = 256  # of a data set, which larger batches read several times: a step takes as long
 
 
 def crc32c_table():
@@ -90,7 +91,7 @@ def write_records(path, sequence, predictions, count, least=None, vocabulary=VOC
 
 
 DECK = """
-run: {{name: bert, device: cuda}}
+run: {{name: bert, device: {device}}}
 model:
   family: bert
   layers: {layers}
@@ -119,10 +120,10 @@ def run_trireme(options, shape, folder):
     predictions = round(0.15 * sequence)
     records = folder / f"random-{sequence}.tfrecord"
     total = options.gpus * options.micro_batches * batch
-    write_records(records, sequence, predictions, 4 * total)
+    write_records(records, sequence, predictions, min(4 * total, MAX_RECORDS))
     deck = folder / f"bert-{sequence}.yaml"
     deck.write_text(DECK.format(layers=options.layers, hidden=options.hidden, heads=options.heads,
-                                sequence=sequence, batch=batch,
+                                sequence=sequence, batch=batch, device=options.device,
                                 total=total, vocabulary=VOCABULARY,
                                 dropout=options.dropout, records=records, predictions=predictions,
                                 post_norm=str(not options.pre_norm).lower()))
@@ -169,6 +170,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--gpus", type=int, default=1, help="data-parallel ranks of Trireme")
+    parser.add_argument("--device", choices=["cuda", "host"], default="cuda", help="of Trireme's ranks")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--pre-norm", action="store_true", help="Trireme's norms before the sublayers")
     options = parser.parse_args()
