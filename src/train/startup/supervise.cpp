@@ -115,16 +115,35 @@ Started start(const std::vector<std::string>& words) {
   return {child, std::make_unique<LauncherOutput>(ends[0])};
 }
 
-/// Waits for the end of `child`, and asks it to stop once this process is asked to. Returns its
-/// exit code, 128 + n where signal n ended it.
-int wait_for(const Started& child) {
-  bool asked = false, open = true;
+/// The exit code of a start that has written its stop event since `began`, a time since 1970.
+std::optional<int> recorded_exit_code(const std::filesystem::path& folder, double began) {
+  std::error_code unreadable;
+  const std::filesystem::path metrics = folder / "metrics.jsonl";
+  if (!std::filesystem::exists(metrics, unreadable)) return std::nullopt;
+  const auto last = report::last_start(read_file(metrics), std::nullopt);
+  if (!last || last->began < began || !last->exit_code) return std::nullopt;
+  return static_cast<int>(*last->exit_code);
+}
+
+/// Waits for the end of `child`, and asks it to stop once this process is asked to; kills it when
+/// it hangs. Returns its exit code, 128 + n where signal n ended it; of one that hung that of its
+/// ranks, where they have recorded one.
+int wait_for(const Started& child, const SupervisedRun& run) {
+  const double began = unix_time();
+  LauncherWatch watch(child.process, run.launcher_timeout);
+  bool asked = false, open = true, hung = false;
   int status = 0;
   while (::waitpid(child.process, &status, WNOHANG) == 0) {
     if (stop_signal() != 0 && !asked) {
       asked = true;
       say("stopping the run");
       ::kill(child.process, SIGUSR1);
+    }
+    if (!hung && watch.hangs()) {
+      hung = true;
+      say(fmt::format("the launcher hangs: killing it {} s after its ranks have ended",
+                      run.launcher_timeout.count()));
+      watch.kill();
     }
     if (open)
       open = child.output->pass_on(kPollInterval);
@@ -134,7 +153,8 @@ int wait_for(const Started& child) {
   // Ranks that outlive their launcher may keep the pipe open.
   for (const Stopwatch watch; open && watch.seconds() < 1.0;)
     open = child.output->pass_on(kPollInterval);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
+  return hung ? recorded_exit_code(run.folder, began).value_or(code) : code;
 }
 
 /// How a start of the run ended.
@@ -315,7 +335,7 @@ ExitCode supervise(const SupervisedRun& run) {
   int code = 0;
   for (int restarts = 0;; ++restarts) {
     const Started started = start(restarts == 0 ? run.command : again);
-    code = wait_for(started);
+    code = wait_for(started, run);
     const Ending ending = ending_of(code, run.folder);
     const bool corrupted = code == static_cast<int>(ExitCode::corrupted);
     if (stop_signal() != 0 || !(ended_early(ending) || corrupted)) break;

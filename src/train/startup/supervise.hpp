@@ -1,11 +1,13 @@
 // Starting a run again when it ends early (trireme-pretrain --supervise).
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/system/launcher.hpp"
 
 namespace trireme::train {
 
@@ -15,6 +17,7 @@ struct SupervisedRun {
   std::vector<std::string> again;    ///< the same without --restart, for later starts
   std::filesystem::path folder;      ///< the run folder
   int max_restarts = 0;
+  std::chrono::seconds launcher_timeout = LauncherWatch::kTimeout;  ///< after its ranks
 };
 
 /// The words of a command line that start the run that --supervise supervises: without the options
@@ -42,9 +45,9 @@ bool has_spares(const std::vector<std::string>& words, const std::vector<std::st
 /// each time, 60 seconds at most, from the beginning once it has progressed. Does not start it
 /// again when the deck's or the command's limit of time stopped it, when it failed in the same way
 /// at the same iteration twice, after `max_restarts`, or when this process was asked to stop: then
-/// it asks the run to stop (SIGUSR1) and waits for it. Says on standard error what it does, and at
-/// the end the run's goodput. Returns the run's last exit code; 1 instead of 75 where another start
-/// would not help. Throws IoError.
+/// it asks the run to stop (SIGUSR1) and waits for it. Kills an mpirun that hangs after its ranks
+/// have ended. Says on standard error what it does, and at the end the run's goodput. Returns the
+/// run's last exit code; 1 instead of 75 where another start would not help. Throws IoError.
 ExitCode supervise(const SupervisedRun& run);
 
 }  // namespace trireme::train

@@ -1,0 +1,65 @@
+// --supervise with a launcher that hangs after its ranks have ended.
+#include "train/startup/supervise.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "../../scratch_folder.hpp"
+#include "core/error.hpp"
+#include "core/files.hpp"
+
+namespace trireme::train {
+namespace {
+
+/// Supervises a stand-in for mpirun that runs a rank, the shell command `rank`, and then hangs.
+ExitCode supervise_hanging(const ScratchFolder& folder, const std::string& rank) {
+  const std::string launcher = "cd '" + folder.path().string() +
+                               "'; echo >>starts; OMPI_COMM_WORLD_RANK=0 sh -c \"$1\" &\n"
+                               "while :; do sleep 1; done";
+  const std::vector<std::string> command = {"sh", "-c", launcher, "mpirun", rank};
+  return supervise({.command = command,
+                    .again = command,
+                    .folder = folder.path(),
+                    .max_restarts = 1,
+                    .launcher_timeout = std::chrono::seconds(1)});
+}
+
+std::size_t starts(const ScratchFolder& folder) {
+  return read_file(folder.path() / "starts").size();
+}
+
+TEST(Supervise, TakesTheRanksExitCodeFromALauncherThatHangs) {
+  for (const char* code : {"0", "76"}) {
+    const ScratchFolder folder;
+    const std::string rank =
+        std::string("echo '{\"kind\":\"start\",\"time\":4e9}\n") +
+        "{\"kind\":\"stop\",\"time\":4e9,\"reason\":\"diverged\",\"exit_code\":" + code +
+        "}' >metrics.jsonl; sleep 2";
+    EXPECT_EQ(static_cast<int>(supervise_hanging(folder, rank)), std::stoi(code));
+    EXPECT_EQ(starts(folder), 1u);
+  }
+}
+
+TEST(Supervise, StartsAgainAfterALauncherThatHangs) {
+  const ScratchFolder folder;
+  const std::string rank =
+      "echo '{\"kind\":\"start\",\"time\":4e9}\n"
+      "{\"kind\":\"train\",\"time\":4e9,\"iteration\":'$(wc -l <starts)'}' >metrics.jsonl; sleep 2";
+  EXPECT_EQ(supervise_hanging(folder, rank), ExitCode::failure) << "--max-restarts";
+  EXPECT_EQ(starts(folder), 2u);
+}
+
+TEST(Supervise, AnOlderStopEventIsNoExitCode) {
+  const ScratchFolder folder;
+  write_file_atomically(folder.path() / "metrics.jsonl",
+                        "{\"kind\":\"start\",\"time\":1}\n"
+                        "{\"kind\":\"stop\",\"time\":2,\"reason\":\"finished\",\"exit_code\":0}\n");
+  EXPECT_EQ(supervise_hanging(folder, "sleep 2"), ExitCode::failure) << "hung at one place twice";
+  EXPECT_EQ(starts(folder), 2u);
+}
+
+}  // namespace
+}  // namespace trireme::train
