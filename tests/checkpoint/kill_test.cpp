@@ -15,6 +15,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/system/launcher.hpp"
 #include "save_loop.hpp"
 
 namespace trireme::checkpoint {
@@ -44,11 +45,18 @@ class KillTest : public testing::Test {
     return child;
   }
 
-  static int wait_for(pid_t child) {
+  /// The exit code of mpirun, -1 where a signal ends it. One that hangs after its ranks have ended
+  /// is killed, as its ranks are.
+  static int wait_for(pid_t child, LauncherWatch watch) {
     int status = 0;
-    ::waitpid(child, &status, 0);
+    while (::waitpid(child, &status, WNOHANG) == 0) {
+      if (watch.hangs()) watch.kill();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
+
+  static int wait_for(pid_t child) { return wait_for(child, LauncherWatch(child)); }
 
   pid_t pid_of(int rank) const {
     return std::stoi(read_file(folder_ / ("pid." + std::to_string(rank))));
@@ -104,12 +112,14 @@ TEST_F(KillTest, APreviousCheckpointAlwaysLoads) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ASSERT_TRUE(std::filesystem::exists(next)) << "the job saves nothing";
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 200000));
+    LauncherWatch watch(job, std::chrono::seconds(20));
+    ASSERT_FALSE(watch.hangs());  // it has seen the ranks
     if (kill % 4 == 3) {
       for (int rank = 0; rank < kRanks; ++rank) ::kill(pid_of(rank), SIGKILL);
     } else {
       ::kill(pid_of(static_cast<int>(random() % kRanks)), SIGKILL);
     }
-    EXPECT_NE(wait_for(job), 0) << "the job outlived the kill";
+    EXPECT_NE(wait_for(job, watch), 0) << "the job outlived the kill";
     interrupted += has_unfinished();
     const std::int64_t last = verified_latest();
     EXPECT_GE(last, iteration) << "kill " << kill;
