@@ -57,9 +57,8 @@ BOUNDS = {
     ],
     # <type, lanes of a key, query heads of a block>; empty but on Hopper.
     "decoding/pass.cu": [
-        # As fast as it was measured: fewer barriers for these spills, 1.38 instead of 1.53 ms a pass of 1.5B.
-        Bound(r"decode_pass<\w+, \d+, 1>", 168, NONE, (32, 32)),
-        Bound(r"decode_pass<\w+, \d+, 4>", 168, NONE, (152, 268)),
+        Bound(r"decode_pass<\w+, \d+, 1>", 168),  # the ring leaves no cache: what is spilled comes from memory
+        Bound(r"decode_pass<\w+, \d+, 4>", 168, NONE, (180, 284)),
     ],
     "dropout.cu": [
         Bound(r"normalize_rows<float, 4, [34], ResidualSum", 64),

@@ -160,14 +160,29 @@ __device__ __forceinline__ void stage_input(const PassInstruction<T>& instructio
       const int i = begin + (round + j) * kColumns;
       if (i < k) reads[j].start(input, i);
     }
-    if (w.norm.mean && round == 0) shift = first.finish(input, 0, tag);
+    // What was not there is read again, all of it together.
+    for (bool there = false; !there;) {
+      there = true;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = begin + (round + j) * kColumns;
+        if (!__any_sync(~0u, i < k && !reads[j].is_there(input, tag))) continue;
+        if (i < k) reads[j].start(input, i);
+        there = false;
+      }
+      if (w.norm.mean && __any_sync(~0u, !first.is_there(input, tag))) {
+        first.start(input, 0);
+        there = false;
+      }
+    }
+    shift = w.norm.mean ? first.value() : 0.0f;
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       const int i = begin + (round + j) * kColumns;
       if (own + (round + j) * kRound >= steps) break;
       Elements<T, 8> x = {};
       if (i < k) {
-        x = reads[j].finish(input, i, tag);
+        x = reads[j].value(input);
         if (has_norm) sums.add(widen<T, 8>(x), shift);
       }
       *reinterpret_cast<Elements<T, 8>*>(staged + i) = in_turn(x);
@@ -195,23 +210,14 @@ struct StepOperands {
 
   /// `row` are the lane's places in the chunk, `x_row` that in x, kOffset bytes before the step.
   template <int kOffset>
-  __device__ __forceinline__ void load(const unsigned (&row)[kPassEights],
-                                       const bool (&there)[kPassEights], unsigned x_row) {
+  __device__ __forceinline__ void load(const unsigned (&row)[kPassEights], unsigned x_row) {
     load_x<kOffset>(x[0], x_row);
     load_x<kOffset + 64>(x[1], x_row);
 #pragma unroll
     for (int e = 0; e < kPassEights; ++e) {
-      load_row<kOffset>(a[e][0], row[e], there[e]);
-      load_row<kOffset + 64>(a[e][1], row[e], there[e]);
+      load_row<kOffset>(a[e][0], row[e]);
+      load_row<kOffset + 64>(a[e][1], row[e]);
     }
-  }
-  /// Takes the columns from `columns` on for zeros.
-  __device__ __forceinline__ void cut(int columns) {
-#pragma unroll
-    for (int part = 0; part < 2; ++part)
-      if (32 * part + 8 * (static_cast<int>(threadIdx.x) % 4) >= columns)
-#pragma unroll
-        for (int e = 0; e < kPassEights; ++e) a[e][part] = make_uint4(0, 0, 0, 0);
   }
   /// Rows 0 .. 7 of an mma are the words 0 and 2 of eight rows of the weight, rows 8 .. 15 the
   /// words 1 and 3; of its columns the first has those words of x, the second these.
@@ -233,54 +239,58 @@ struct StepOperands {
                  : "r"(from), "n"(kOffset)
                  : "memory");
   }
-  /// Leaves `to` as it is where the row is not there: its sums are not used.
   template <int kOffset>
-  static __device__ __forceinline__ void load_row(uint4& to, unsigned from, bool there) {
-    asm volatile(
-        "{\n"
-        ".reg .pred there;\n"
-        "setp.ne.u32 there, %6, 0;\n"
-        "@there ld.shared.v4.u32 {%0, %1, %2, %3}, [%4+%5];\n"
-        "}"
-        : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
-        : "r"(from), "n"(kOffset), "r"(static_cast<unsigned>(there))
-        : "memory");
+  static __device__ __forceinline__ void load_row(uint4& to, unsigned from) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4+%5];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+                 : "r"(from), "n"(kOffset)
+                 : "memory");
   }
 };
 
-/// Adds to `sums` the dot products of a part's `rows` rows of weights, from the ring, with x at
-/// `staged` [k], over this warp's two slices of k: its index, and its index + kPassReaders.
+/// Writes zeros past the `columns` columns of a step, whose `rows` rows begin at `begin`, `stride`
+/// bytes apart; by one warp, before it releases the chunk.
+__device__ __forceinline__ void clear_past(int columns, int rows, unsigned begin, unsigned stride) {
+  const int pieces = (kLinearStep - columns) / 8;
+  for (int i = threadIdx.x % 32; i < rows * pieces; i += 32)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(begin + i / pieces * stride +
+                                                                  2 * columns + i % pieces * 16),
+                 "r"(0)
+                 : "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the next copy comes after it
+  __syncwarp();
+}
+
+/// Adds to `sums` the dot products of a part's `rows` rows of weights, from the ring, with x [k] at
+/// address `x` in shared memory, over this warp's two slices of k: its index, and its index +
+/// kPassReaders. Loops are not unrolled: what does not fit into the instruction cache is slower.
 template <typename T>
-__device__ __forceinline__ void multiply_part(const ChunkShape& shape, int rows, const T* staged,
+__device__ __forceinline__ void multiply_part(const ChunkShape& shape, int rows, unsigned x,
                                               RingReader& ring, float (&sums)[2][kPassEights][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const unsigned room = shape.room(rows);
   constexpr int kNext = 2 * kPassReaders * kLinearStep;  // bytes to the other slice's step
-  bool there[kPassEights];
-#pragma unroll
-  for (int e = 0; e < kPassEights; ++e) there[e] = lane / 4 + 8 * e < rows;
-  StepOperands even, odd;
-#pragma unroll
-  for (int e = 0; e < kPassEights; ++e)
-#pragma unroll
-    for (int part = 0; part < 2; ++part) even.a[e][part] = odd.a[e][part] = make_uint4(0, 0, 0, 0);
-  unsigned x = shared_address(staged) + 2 * warp * kLinearStep + 16 * (lane % 4) + lane / 4 % 2 * 8;
+  const unsigned own = 2 * warp * kLinearStep + 16 * (lane % 4) + lane / 4 * shape.stride;
+  // Rows that are not there are the last one.
+  const unsigned second = (min(lane / 4 + 8, rows - 1) - lane / 4) * shape.stride;
+  const unsigned in_first = rows < 8 ? min(0, rows - 1 - lane / 4) * shape.stride : 0;
+  x += 2 * warp * kLinearStep + 16 * (lane % 4) + lane / 4 % 2 * 8;
+#pragma unroll 1
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
     const int columns = shape.columns_of(chunk);
-    unsigned row[kPassEights], at = x;
+    const unsigned begin = ring.wait_for(room);
+    unsigned at = x;
     x += 2 * columns;
-    row[0] = shared_address(ring.wait_for(room)) + 2 * warp * kLinearStep + 16 * (lane % 4) +
-             lane / 4 * shape.stride;
-#pragma unroll
-    for (int e = 1; e < kPassEights; ++e) row[e] = row[e - 1] + 8 * shape.stride;
+    if (const int rest = columns % kLinearStep;
+        rest != 0 && columns / kLinearStep % kPassReaders == warp)
+      clear_past(rest, rows, begin + 2 * (columns - rest), shape.stride);
+    unsigned row[kPassEights] = {begin + own + in_first, begin + own + second};
+    StepOperands even, odd;
+#pragma unroll 1
     for (int left = columns - warp * kLinearStep; left > 0; left -= kNext) {
       const bool both = left > kNext / 2;
-      even.load<0>(row, there, at);
-      if (left < kLinearStep) even.cut(left);
-      if (both) {
-        odd.load<kNext>(row, there, at);
-        if (left - kNext / 2 < kLinearStep) odd.cut(left - kNext / 2);
-      }
+      even.load<0>(row, at);
+      if (both) odd.load<kNext>(row, at);
       even.add_to<T>(sums[0]);
       if (both) odd.add_to<T>(sums[1]);
 #pragma unroll
@@ -301,16 +311,17 @@ __device__ __forceinline__ void run_linear(const PassInstruction<T>& instruction
   if (share.count == 0) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const ChunkShape shape(w);
+  const unsigned x = __shfl_sync(~0u, shared_address(staged), 0);  // stays in a register
   for (int batch = 0; batch < share.count; batch += kPassBatch * w.part) {
     // The first threads finish an output each.
     const int part_of = static_cast<int>(threadIdx.x) / kPassRows;
     const int row_of = static_cast<int>(threadIdx.x) % kPassRows;
     const int own = batch + part_of * w.part + row_of, o = share.begin + own;
     const bool finishes = part_of < kPassBatch && row_of < w.part && own < share.count;
-    float bias = 0.0f;
-    PassElement<T> residual;
+    PassElement<T> bias, residual;
+    const PassInput<T> biases{.tagged = nullptr, .plain = w.bias};
     const bool has_residual = w.residual.tagged || w.residual.plain;
-    if (finishes && w.bias) bias = to_float(w.bias[o]);
+    if (finishes && w.bias) bias.start(biases, o);
     if (finishes && has_residual) residual.start(w.residual, o);
     if (batch == 0) stage_input(instruction, tag, staged, shared.classes);
     PassSums& sums = shared.sums[turn++ % 2];
@@ -318,7 +329,7 @@ __device__ __forceinline__ void run_linear(const PassInstruction<T>& instruction
       const int outputs = min(w.part, share.count - batch - part * w.part);
       if (outputs <= 0) break;
       float accumulators[2][kPassEights][4] = {};
-      multiply_part<T>(shape, w.gated ? 2 * outputs : outputs, staged, ring, accumulators);
+      multiply_part<T>(shape, w.gated ? 2 * outputs : outputs, x, ring, accumulators);
       if (lane % 4 == 0) {
 #pragma unroll
         for (int slice = 0; slice < 2; ++slice)
@@ -338,14 +349,14 @@ __device__ __forceinline__ void run_linear(const PassInstruction<T>& instruction
     };
     const int outputs = min(w.part, share.count - batch - part_of * w.part);
     const float first = total(row_of), second = w.gated ? total(outputs + row_of) : 0.0f;
-    write_output(
-        instruction.y, o,
-        finished<T>({.bias = w.bias != nullptr,
-                     .gated = w.gated,
-                     .residual = has_residual,
-                     .function = w.function},
-                    first, second, bias, has_residual ? residual.finish(w.residual, o, tag) : 0.0f),
-        tag);
+    write_output(instruction.y, o,
+                 finished<T>({.bias = w.bias != nullptr,
+                              .gated = w.gated,
+                              .residual = has_residual,
+                              .function = w.function},
+                             first, second, bias.value(),
+                             has_residual ? residual.finish(w.residual, o, tag) : 0.0f),
+                 tag);
   }
 }
 

@@ -23,47 +23,106 @@ struct PassSequence {
 
 /// How the blocks share attention: `splits` of them have a group of query heads, each some parts of
 /// the keys.
-template <typename T, int kHeads>
+template <typename T, int kLanes, int kHeads>
 struct AttentionShare {
-  int chunks, splits, unit, split, kv, first_head, heads, begin;
+  using Reader = KeyReader<T, kLanes, kHeads, true, kParts>;
+  static constexpr int kOfPart = kWarps * Reader::kStep;  // keys of a part's first steps
+
+  int chunks, splits, unit, split, kv, first_head, heads, begin, end;
+  int there;  ///< parts of the keys that are there, of which every splits-th is this block's
   bool active;
 
   __device__ AttentionShare(const PassInstruction<T>& instruction, const PassSequence& sequence) {
     const CacheParameters<T>& p = instruction.attention.cache;
     const int group = p.heads / p.kv_heads;
     chunks = (group + kHeads - 1) / kHeads;
-    begin = p.window > 0 ? max(0, sequence.end - p.window) : 0;
-    const int units = p.kv_heads * chunks, bytes = (sequence.end - begin) * p.d * 4;
+    end = sequence.end;
+    begin = p.window > 0 ? max(0, end - p.window) : 0;
+    const int units = p.kv_heads * chunks, bytes = (end - begin) * p.d * 4;
     splits = 1;
     while (splits < kParts && 2 * splits * units <= static_cast<int>(gridDim.x) &&
            bytes > splits * kPassKeyBytes)
       splits *= 2;
     int block = static_cast<int>(blockIdx.x) + instruction.rotation;
     if (block >= static_cast<int>(gridDim.x)) block -= static_cast<int>(gridDim.x);
-    active = block < units * splits;
     unit = block / splits;
     split = block % splits;
     kv = unit / chunks;
     first_head = kv * group + unit % chunks * kHeads;
     heads = min(kHeads, (kv + 1) * group - first_head);
+    there = min(max((end - begin + kOfPart - 1) / kOfPart, 1), kParts);
+    active = block < units * splits && split < there;
+  }
+  /// The part of a unit: kWarps of them are of one part, a warp's each.
+  __device__ int part_of(int unit) const { return split + unit / kWarps * splits; }
+  __device__ bool is_there(int unit) const { return part_of(unit) < there; }
+  /// The first key of a unit, which has those of a step, and of every Reader::kStride-th after it.
+  __device__ int first_of(int unit) const {
+    return begin + (part_of(unit) * kWarps + unit % kWarps) * Reader::kStep;
   }
 };
 
-/// Reads a step of keys and values before `limit` from the cache, whose blocks have a power of two
-/// of positions; zeros from there on.
-template <typename Reader, typename Step>
-__device__ __forceinline__ void read_keys(const Reader& reader, int first, int limit, Step& step) {
-  const auto& p = reader.p;
-  const int column = reader.column(), mask = p.positions - 1;
-  const std::int64_t head = std::int64_t{reader.kv} * p.positions * p.d + column;
+/// A chunk of the ring has a step of keys and values of kPassReaders units: of each [kStep, d].
+template <typename Reader, typename T>
+__device__ __forceinline__ unsigned keys_room(const CacheParameters<T>& p) {
+  return ring_bytes(2u * 2 * kPassReaders * Reader::kStep * p.d);
+}
+/// Where it has those of a warp's unit, in elements: values follow kPassReaders units of keys.
+template <typename Reader, typename T>
+__device__ __forceinline__ int keys_of_warp(const CacheParameters<T>& p, int warp, bool values) {
+  return (values * kPassReaders + warp) * Reader::kStep * p.d;
+}
+
+/// The streaming warp's part of attention: a chunk for each step that is in the cache.
+template <typename T, int kLanes, int kHeads>
+__device__ __forceinline__ void stream_keys(const PassInstruction<T>& instruction,
+                                            const PassSequence& sequence, RingWriter& ring) {
+  using Share = AttentionShare<T, kLanes, kHeads>;
+  using Reader = typename Share::Reader;
+  const CacheParameters<T>& p = instruction.attention.cache;
+  const Share share(instruction, sequence);
+  if (!share.active) return;
+  const std::int32_t* blocks = p.table + sequence.line * p.columns;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = lane % kPassReaders;
+  const bool values = lane / kPassReaders == 1, copies = lane < 2 * kPassReaders;
+  const T* from = values ? p.values : p.keys;
+  const unsigned room = keys_room<Reader>(p);
+  for (int unit = 0; share.is_there(unit); unit += kPassReaders)
+    for (int first = share.first_of(unit), step = 0; first < share.end;
+         first += Reader::kStride, step += Reader::kStride) {
+      // A lane copies the keys or the values of a warp's unit.
+      int key = share.first_of(unit + warp) + step;
+      const int limit =
+          copies && share.is_there(unit + warp) ? min(key + Reader::kStep, share.end - 1) : 0;
+      const unsigned bytes = 2u * p.d * max(limit - key, 0);
+      unsigned char* to = ring.make_room(room, __reduce_add_sync(~0u, bytes));
+      to += 2 * keys_of_warp<Reader>(p, warp, values);
+      while (key < limit) {  // what is in one block of the cache
+        const int next = min(limit, (key | (p.positions - 1)) + 1);
+        const unsigned part = 2u * p.d * (next - key);
+        ring.copy(to, from + p.place(blocks, key, share.kv), part);
+        to += part;
+        key = next;
+      }
+      __syncwarp();
+      ring.advance(room);
+    }
+}
+
+/// Reads a warp's step of keys and values before `limit` from its chunk; zeros from there on.
+template <typename Reader, typename T, typename Step>
+__device__ __forceinline__ void read_keys(const Reader& reader, const T* chunk, int first,
+                                          int limit, Step& step) {
+  const int column = reader.column(), warp = threadIdx.x / 32;
+  const T* keys = chunk + keys_of_warp<Reader>(reader.p, warp, false) + column;
+  const T* values = chunk + keys_of_warp<Reader>(reader.p, warp, true) + column;
 #pragma unroll
   for (int u = 0; u < Reader::kUnroll; ++u) {
     const int key = reader.key_of(first, u);
     step.keys[u] = step.values[u] = {};
-    if (key >= limit || column >= p.d) continue;
-    const std::int64_t place = reader.blocks[key >> p.shift] * p.stride + head + (key & mask) * p.d;
-    step.keys[u] = load<kElements>(p.keys + place);
-    step.values[u] = load<kElements>(p.values + place);
+    if (key >= limit || column >= reader.p.d) continue;
+    step.keys[u] = load<kElements>(keys + (key - first) * reader.p.d);
+    step.values[u] = load<kElements>(values + (key - first) * reader.p.d);
   }
 }
 
@@ -101,33 +160,23 @@ __device__ void stage_heads(const PassInstruction<T>& instruction, int first_hea
 /// The readers' part of attention.
 template <typename T, int kLanes, int kHeads>
 __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruction,
-                                              PassSequence sequence, unsigned tag,
-                                              unsigned char* work) {
-  using Reader = KeyReader<T, kLanes, kHeads, true, kParts>;
+                                              const PassSequence& sequence, unsigned tag,
+                                              unsigned char* work, RingReader& ring) {
+  using Share = AttentionShare<T, kLanes, kHeads>;
+  using Reader = typename Share::Reader;
   using Sums = AttentionSums<kLanes, kHeads>;
-  constexpr int kColumns = kLanes * kElements;     // d, or more
-  constexpr int kOfPart = kWarps * Reader::kStep;  // keys of a part's first steps
+  constexpr int kColumns = kLanes * kElements;  // d, or more
   const CacheParameters<T>& p = instruction.attention.cache;
-  const AttentionShare<T, kHeads> share(instruction, sequence);
+  const Share share(instruction, sequence);
   if (!share.active) return;
   Sums& sums = *reinterpret_cast<Sums*>(work);
   T* staged = reinterpret_cast<T*>(work + sizeof(Sums));
-  const int warp = threadIdx.x / 32, end = sequence.end;
+  const int warp = threadIdx.x / 32, end = sequence.end, there = share.there;
   const Reader reader{.p = p,
                       .blocks = p.table + sequence.line * p.columns,
                       .kv = share.kv,
                       .begin = share.begin,
                       .end = end};
-  // The parts of the keys that are there, of which every share.splits-th is this block's.
-  const int there = min(max((end - share.begin + kOfPart - 1) / kOfPart, 1), kParts);
-  const auto part_of = [&](int i) { return share.split + i * share.splits; };
-  const auto is_there = [&](int unit) { return part_of(unit / kWarps) < there; };
-  const auto first_of = [&](int unit) {
-    return share.begin + (part_of(unit / kWarps) * kWarps + unit % kWarps) * Reader::kStep;
-  };
-  if (share.split >= there) return;
-  typename Reader::Step step;
-  if (is_there(warp)) read_keys(reader, first_of(warp), end - 1, step);  // before q is there
   stage_heads(instruction, share.first_head, share.heads, share.kv, end - 1, tag, staged);
   const T *new_key = staged + share.heads * p.d, *new_value = new_key + p.d;
   Values<kElements> query[kHeads];
@@ -140,8 +189,9 @@ __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruct
 #pragma unroll
     for (int c = 0; c < kElements; ++c) query[g][c] *= p.scale;
   }
-  for (int turn = 0; is_there(turn); turn += Sums::kUnits) {
-    for (int unit = turn + warp; unit < turn + Sums::kUnits && is_there(unit);
+  const unsigned room = keys_room<Reader>(p);
+  for (int turn = 0; share.is_there(turn); turn += Sums::kUnits) {
+    for (int unit = turn; unit < turn + Sums::kUnits && share.is_there(unit);
          unit += kPassReaders) {
       Softmax<kHeads> state;
 #pragma unroll
@@ -150,19 +200,26 @@ __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruct
         state.largest[g] = -INFINITY;
         state.total[g] = 0.0f;
       }
-      const int begin = first_of(unit);
-      for (int first = begin; first < end; first += Reader::kStride) {
-        if (unit != warp || first != begin) read_keys(reader, first, end - 1, step);
-        reader.read_new(first, new_key, new_value, step);
-        reader.add(first, step, query, state);
+      const bool own = share.is_there(unit + warp);
+      int first = share.first_of(unit + warp);
+      for (int of_ring = share.first_of(unit); of_ring < end; of_ring += Reader::kStride) {
+        const T* chunk = ring.template pointer<T>(ring.wait_for(room));
+        if (own && first < end) {
+          typename Reader::Step step;
+          read_keys(reader, chunk, first, end - 1, step);
+          reader.read_new(first, new_key, new_value, step);
+          reader.add(first, step, query, state);
+        }
+        ring.release(room);
+        first += Reader::kStride;
       }
-      write_warp<kLanes, kHeads>(state, sums.units[unit - turn]);
+      if (own) write_warp<kLanes, kHeads>(state, sums.units[unit + warp - turn]);
     }
     sync_readers();
     for (int task = threadIdx.x; task < Sums::kUnits / kWarps * kHeads * kColumns;
          task += kPassReaderThreads) {
       const int i = task / (kHeads * kColumns), g = task / kColumns % kHeads, c = task % kColumns;
-      const int part = part_of(turn / kWarps + i);
+      const int part = share.part_of(turn + i * kWarps);
       if (part >= there) break;
       const auto& units =
           reinterpret_cast<const typename Sums::Part(&)[kWarps]>(sums.units[i * kWarps]);
@@ -222,26 +279,6 @@ __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruct
       p.keys[place + i] = new_key[i];
       p.values[place + i] = new_value[i];
     }
-  }
-}
-
-/// Brings the keys and values that this block will read to the L2 cache; by the streaming warp.
-template <typename T, int kHeads>
-__device__ __forceinline__ void prefetch_keys(const PassInstruction<T>& instruction,
-                                              PassSequence sequence) {
-  const CacheParameters<T>& p = instruction.attention.cache;
-  const AttentionShare<T, kHeads> share(instruction, sequence);
-  if (!share.active || share.split > 0) return;
-  const std::int32_t* blocks = p.table + sequence.line * p.columns;
-  // A lane takes the positions of every 32nd block of the cache.
-  const int first = share.begin / p.positions;
-  for (int column = first + static_cast<int>(threadIdx.x) % 32; column * p.positions < sequence.end;
-       column += 32) {
-    const std::int64_t place = p.place(blocks, column * p.positions, share.kv);
-    for (const T* from : {p.keys + place, p.values + place})
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
-                   "r"(2 * p.positions * p.d)
-                   : "memory");
   }
 }
 

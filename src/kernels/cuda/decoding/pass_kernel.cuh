@@ -64,12 +64,12 @@ __global__ void __launch_bounds__(kPassThreads, 1)
       if (i + 1 < shape.instructions) next.fetch(instructions + i + 1);
       const PassInstruction<T>& instruction = shared.written;
       if (instruction.is_attention)
-        prefetch_keys<T, kHeads>(instruction, sequence);
+        stream_keys<T, kLanes, kHeads>(instruction, sequence, ring);
       else
         stream_linear(instruction, ring);
     }
   } else {
-    RingReader ring{.barriers = &shared.ring, .memory = memory, .capacity = shape.ring};
+    RingReader ring(&shared.ring, memory, shape.ring);
     unsigned char* work = memory + shape.ring;
     unsigned turn = 0;
     InstructionCopy<T> next;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kPassThreads, 1)
       if (fetches) next.fetch(instructions + i + 1);
       const PassInstruction<T>& instruction = shared.read[i % 2];
       if (instruction.is_attention)
-        run_attention<T, kLanes, kHeads>(instruction, sequence, tag, work);
+        run_attention<T, kLanes, kHeads>(instruction, sequence, tag, work, ring);
       else
         run_linear(instruction, tag, reinterpret_cast<T*>(work), shared, ring, turn);
       if (fetches) next.keep(shared.read[(i + 1) % 2]);

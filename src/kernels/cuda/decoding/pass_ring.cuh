@@ -7,6 +7,9 @@
 namespace trireme::kernels::cuda {
 
 inline constexpr unsigned kRingChunks = 32;  // on the way or being read
+/// Copies of chunks that are on the way at a time. They saturate the memory; more would queue
+/// there, and every other read that misses the L2 cache would wait for all of them.
+inline constexpr unsigned kRingCopies = 2;
 
 /// Barriers of chunk i at i % kRingChunks: its bytes are there; its readers are done.
 struct RingBarriers {
@@ -39,21 +42,35 @@ struct RingPosition {
 
 /// The readers' side: all warps but the producer's read every chunk in turn.
 struct RingReader {
-  RingBarriers* barriers;
   const unsigned char* memory;
   unsigned capacity;
+  unsigned place, full, empty;  ///< addresses in shared memory: of `memory`, and of the barriers
   RingPosition at = {};
 
-  /// Waits for a chunk of `bytes`, a result of ring_bytes().
-  __device__ const unsigned char* wait_for(unsigned bytes) {
+  __device__ RingReader(RingBarriers* barriers, const unsigned char* memory, unsigned capacity)
+      : memory(memory), capacity(capacity) {
+    // Kept in registers: what the compiler could compute again, it would, for every chunk.
+    const auto kept = [](unsigned value) { return __shfl_sync(~0u, value, 0); };
+    place = kept(shared_address(memory));
+    full = kept(shared_address(barriers->full));
+    empty = kept(shared_address(barriers->empty));
+  }
+
+  /// Waits for a chunk of `bytes`, a result of ring_bytes(); its address in shared memory.
+  __device__ unsigned wait_for(unsigned bytes) {
     at.fit(bytes, capacity);
-    wait(&barriers->full[at.slot()], at.parity());
-    return memory + at.offset;
+    wait(full + at.slot() * sizeof(Barrier), at.parity());
+    return place + at.offset;
+  }
+  /// What wait_for() has returned, as a pointer.
+  template <typename T>
+  __device__ const T* pointer(unsigned chunk) const {
+    return reinterpret_cast<const T*>(memory + (chunk - place));
   }
   /// The warp has read it.
   __device__ void release(unsigned bytes) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&barriers->empty[at.slot()]);
+    if (threadIdx.x % 32 == 0) arrive(empty + at.slot() * sizeof(Barrier));
     at.advance(bytes);
   }
 };
@@ -68,13 +85,17 @@ struct RingWriter {
   unsigned tail = 0;    ///< where it begins
 
   /// Waits for room for a chunk of `bytes`, a result of ring_bytes(), to which `copied` bytes will
-  /// be copied.
+  /// be copied, and until fewer than kRingCopies chunks are on the way.
   __device__ unsigned char* make_room(unsigned bytes, unsigned copied) {
     at.fit(bytes, capacity);
     while (at.begin() + bytes - tail > capacity || at.index - oldest == kRingChunks) {
       wait(&barriers->empty[oldest % kRingChunks], oldest / kRingChunks & 1);
       ++oldest;
       tail = oldest == at.index ? at.begin() : barriers->begins[oldest % kRingChunks];
+    }
+    if (at.index >= kRingCopies) {
+      const unsigned before = at.index - kRingCopies;
+      wait(&barriers->full[before % kRingChunks], before / kRingChunks & 1);
     }
     if (threadIdx.x % 32 == 0) {
       barriers->begins[at.slot()] = at.begin();

@@ -98,7 +98,11 @@ struct PassRead {
       low = *reinterpret_cast<const uint4*>(input.plain + i);
     }
   }
-  __device__ __forceinline__ Elements<T, 8> finish(const PassInput<T>& input, int i, unsigned tag) {
+  __device__ __forceinline__ bool is_there(const PassInput<T>& input, unsigned tag) const {
+    return !input.tagged || (have_tag(low, tag) && have_tag(high, tag));
+  }
+  /// What has been read; it is there.
+  __device__ __forceinline__ Elements<T, 8> value(const PassInput<T>& input) const {
     Elements<T, 8> elements;
     if (!input.tagged) {
       elements.words[0] = low.x;
@@ -107,7 +111,6 @@ struct PassRead {
       elements.words[3] = low.w;
       return elements;
     }
-    while (!have_tag(low, tag) || !have_tag(high, tag)) start(input, i);
     elements.words[0] = __byte_perm(low.x, low.y, 0x5410);
     elements.words[1] = __byte_perm(low.z, low.w, 0x5410);
     elements.words[2] = __byte_perm(high.x, high.y, 0x5410);
@@ -119,8 +122,9 @@ template <typename T>
 __device__ __forceinline__ Elements<T, 8> read_input(const PassInput<T>& input, int i,
                                                      unsigned tag) {
   PassRead<T> read;
-  read.start(input, i);
-  return read.finish(input, i, tag);
+  do read.start(input, i);
+  while (!read.is_there(input, tag));
+  return read.value(input);
 }
 /// Reads one element: started, so that others are on the way.
 template <typename T>
@@ -134,11 +138,25 @@ struct PassElement {
                    : "l"(input.tagged + i)
                    : "memory");
     else
-      word = bits_as<std::uint16_t>(input.plain[i]);
+      asm volatile(
+          "{\n"
+          ".reg .u16 element;\n"
+          "ld.global.u16 element, [%1];\n"
+          "cvt.u32.u16 %0, element;\n"
+          "}"
+          : "=r"(word)
+          : "l"(input.plain + i)
+          : "memory");
+  }
+  __device__ __forceinline__ bool is_there(const PassInput<T>& input, unsigned tag) const {
+    return !input.tagged || word >> 16 == (tag & 0xFFFF);
+  }
+  __device__ __forceinline__ float value() const {
+    return to_float(bits_as<T>(static_cast<std::uint16_t>(word)));
   }
   __device__ __forceinline__ float finish(const PassInput<T>& input, int i, unsigned tag) {
-    while (input.tagged && word >> 16 != (tag & 0xFFFF)) start(input, i);
-    return to_float(bits_as<T>(static_cast<std::uint16_t>(word)));
+    while (!is_there(input, tag)) start(input, i);
+    return value();
   }
 };
 template <typename T>

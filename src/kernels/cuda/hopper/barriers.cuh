@@ -21,10 +21,11 @@ __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ __forceinline__ void arrive(Barrier* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
+/// `barrier` is an address in shared memory.
+__device__ __forceinline__ void arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+__device__ __forceinline__ void arrive(Barrier* barrier) { arrive(shared_address(barrier)); }
 /// Arrives and announces `bytes`, which copies that are started next will bring.
 __device__ __forceinline__ void arrive_expect_tx(Barrier* barrier, int bytes) {
   asm volatile(
@@ -34,7 +35,7 @@ __device__ __forceinline__ void arrive_expect_tx(Barrier* barrier, int bytes) {
 }
 /// Waits until the phase of parity `parity` has ended: 0, 1, 0 ... from the first on; the phase
 /// before the first, of parity 1, counts as ended.
-__device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) {
+__device__ __forceinline__ void wait(unsigned barrier, unsigned parity) {
   unsigned done;
   do {
     asm volatile(
@@ -44,9 +45,12 @@ __device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) {
         "selp.u32 %0, 1, 0, done;\n"
         "}"
         : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(barrier), "r"(parity)
         : "memory");
   } while (!done);
+}
+__device__ __forceinline__ void wait(Barrier* barrier, unsigned parity) {
+  wait(shared_address(barrier), parity);
 }
 
 /// *from, read by the first lane for its whole warp: it is the one that arrives when the warp is
