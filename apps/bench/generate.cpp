@@ -36,7 +36,7 @@ double copy_rate(device::Backend& backend) {
   return 2.0 * static_cast<double>(bytes) / median(seconds) / 1e9;
 }
 
-struct Measured {
+struct BatchSpeed {
   std::int64_t batch = 0, tokens = 0;
   double prompt_seconds = 0.0, seconds = 0.0, first_step_ms = 0.0;
   std::int64_t passes = 0;
@@ -44,8 +44,8 @@ struct Measured {
 
 /// Generates `tokens` tokens after `prompt` random ones in `batch` sequences. The time of prompts
 /// ends with the pass that gives the last sequence its first token.
-Measured generate(generate::BatchDecoder& decoder, std::int64_t batch, std::int64_t prompt,
-                  std::int64_t tokens) {
+BatchSpeed generate(generate::BatchDecoder& decoder, std::int64_t batch, std::int64_t prompt,
+                    std::int64_t tokens) {
   generate::BatchGenerator generator(decoder);
   std::int64_t generated = 0, begun = 0;
   std::vector<std::int64_t> of_sequence(batch);
@@ -62,7 +62,7 @@ Measured generate(generate::BatchDecoder& decoder, std::int64_t batch, std::int6
                         return true;
                       }});
   }
-  Measured measured{.batch = batch};
+  BatchSpeed measured{.batch = batch};
   const Stopwatch prompts;
   while (begun < batch && generator.step()) {
   }
@@ -75,7 +75,7 @@ Measured generate(generate::BatchDecoder& decoder, std::int64_t batch, std::int6
   return measured;
 }
 
-void report(const std::vector<Measured>& results, const deck::Deck& deck,
+void report(const std::vector<BatchSpeed>& results, const deck::Deck& deck,
             const device::Backend& backend, std::int64_t prompt, double weight_bytes,
             double prompt_flops, double copy, DType dtype, bool json) {
   const double peak = device::peak_flops(backend.gpu_name(), dtype);
@@ -84,7 +84,7 @@ void report(const std::vector<Measured>& results, const deck::Deck& deck,
       fmt::format("{}: {} of weights read by a pass in {}, copy {:.0f} GB/s{}\n", deck.run.name,
                   human_bytes(weight_bytes), name_of(dtype), copy,
                   backend.gpu_name().empty() ? "" : fmt::format(" on {}", backend.gpu_name()));
-  for (const Measured& m : results) {
+  for (const BatchSpeed& m : results) {
     const double per_second = static_cast<double>(m.tokens) / m.seconds;
     const double ms = 1e3 * m.seconds / static_cast<double>(m.passes);
     const double share = weight_bytes * static_cast<double>(m.passes) / m.seconds / 1e9 / copy;
@@ -103,7 +103,9 @@ void report(const std::vector<Measured>& results, const deck::Deck& deck,
         peak > 0.0 ? fmt::format(", MFU {:.1f} %", 100 * rate / peak) : "");
   }
   if (results.size() > 1) {
-    const auto speed = [](const Measured& m) { return static_cast<double>(m.tokens) / m.seconds; };
+    const auto speed = [](const BatchSpeed& m) {
+      return static_cast<double>(m.tokens) / m.seconds;
+    };
     text += fmt::format("{} sequences generate {:.1f} times as fast as {}\n", results.back().batch,
                         speed(results.back()) / speed(results.front()), results.front().batch);
   }
@@ -154,7 +156,7 @@ ExitCode measure(const DeckArguments& arguments) {
       static_cast<double>(prompt) * (model::flops_per_token(prompts, vocab) / 3.0 - logits) +
       logits;
   const double copy = copy_rate(*backend);
-  std::vector<Measured> results;
+  std::vector<BatchSpeed> results;
   for (const std::int64_t batch : batches) {
     generate::BatchDecoder decoder(
         *backend, parameters, spec,

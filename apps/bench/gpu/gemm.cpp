@@ -180,7 +180,7 @@ std::vector<GemmProblem> gemms_of(const Model& model) {
   return gemms;
 }
 
-struct Measured {
+struct MeasuredGemm {
   GemmProblem problem;
   double first = 0.0, fastest = 0.0;  ///< TFLOP/s
 };
@@ -202,7 +202,7 @@ double tflops(Meter& meter, device::Backend& backend, const GemmProblem& problem
          static_cast<double>(problem.k) / ms;
 }
 
-void print(const Meter& meter, const Settings& settings, const std::vector<Measured>& rows,
+void print(const Meter& meter, const Settings& settings, const std::vector<MeasuredGemm>& rows,
            const std::vector<WithEpilogue>& epilogues) {
   if (settings.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -242,7 +242,7 @@ void measure_gemms(const Settings& settings) {
   // The heuristic alone.
   const auto first = backend_with(GemmChoice::heuristic, Fusion::never),
              fastest = backend_with(GemmChoice::timed);
-  std::vector<Measured> rows;
+  std::vector<MeasuredGemm> rows;
   std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {
     for (const GemmProblem& problem : gemms_of(model))

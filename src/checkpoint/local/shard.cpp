@@ -31,7 +31,7 @@ namespace {
 constexpr std::string_view kShardMagic = "TRIREME SHARD 1\n";
 constexpr std::int64_t kMaxHeaderBytes = std::int64_t{64} << 20;
 /// Bytes that are read, hashed and sent at a time.
-constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kCopyBytes = std::int64_t{8} << 20;
 
 std::int64_t piece_bytes(const Piece& piece, DType dtype) {
   return count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(dtype));
@@ -68,8 +68,8 @@ ShardHeader from_json(const nlohmann::json& json) {
 /// Calls use(offset, bytes) for the consecutive parts of `bytes`.
 template <typename Use>
 void for_parts(std::int64_t bytes, const Use& use) {
-  for (std::int64_t begin = 0; begin < bytes; begin += kChunkBytes)
-    use(begin, std::min(kChunkBytes, bytes - begin));
+  for (std::int64_t begin = 0; begin < bytes; begin += kCopyBytes)
+    use(begin, std::min(kCopyBytes, bytes - begin));
 }
 
 /// A file that is open for reading from its begin to its end.
@@ -333,7 +333,7 @@ ShardHeader read_shard_header(const std::filesystem::path& path) { return Input(
 Verified verify_shard(const std::filesystem::path& path) {
   Input input(path);
   const ShardHeader header = input.header();
-  std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
+  std::vector<std::byte> buffer(static_cast<std::size_t>(kCopyBytes));
   Verified verified;
   for (const std::int64_t bytes : header.pieces) {
     input.piece(
@@ -351,7 +351,7 @@ void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor
   const ShardHeader header = input.header();
   if (header.layout != shard_layout(tensors)) input.fail("it belongs to another layout");
   const bool direct = !memory || memory->is_host_memory();
-  std::vector<std::byte> staging(direct ? 0 : static_cast<std::size_t>(kChunkBytes));
+  std::vector<std::byte> staging(direct ? 0 : static_cast<std::size_t>(kCopyBytes));
   for (const LocalTensor& tensor : tensors)
     for (const Piece& piece : tensor.pieces) {
       auto* const data = static_cast<std::byte*>(piece.data);

@@ -5,10 +5,10 @@ namespace {
 
 // Narrow and wide rows, rows of one warp and of many, with and without 16-byte alignment, in every
 // number of groups a thread, with more rows than are in flight together and with fewer.
-const Shape kShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768},  {300, 1600},
-                         {41, 2560}, {19, 1027}, {1501, 256}, {1203, 504}, {99, 1024},
-                         {83, 1280}, {17, 4096}, {4500, 768}, {11, 5120},  {5, 12288},
-                         {3, 3001},  {7, 8192},  {2, 16384}};
+const Shape kNormShapes[] = {{1, 1},     {3, 7},     {5, 3, 40},  {777, 768},  {300, 1600},
+                             {41, 2560}, {19, 1027}, {1501, 256}, {1203, 504}, {99, 1024},
+                             {83, 1280}, {17, 4096}, {4500, 768}, {11, 5120},  {5, 12288},
+                             {3, 3001},  {7, 8192},  {2, 16384}};
 
 void expect_norms_as_on_host(const Shape& shape, DType dtype, NormKind kind) {
   const bool layer = kind == NormKind::layer;
@@ -33,12 +33,12 @@ void expect_norms_as_on_host(const Shape& shape, DType dtype, NormKind kind) {
 
 TEST(LayerNorm, AgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Shape& shape : kShapes) expect_norms_as_on_host(shape, dtype, NormKind::layer);
+    for (const Shape& shape : kNormShapes) expect_norms_as_on_host(shape, dtype, NormKind::layer);
 }
 
 TEST(RmsNorm, AgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Shape& shape : kShapes) expect_norms_as_on_host(shape, dtype, NormKind::rms);
+    for (const Shape& shape : kNormShapes) expect_norms_as_on_host(shape, dtype, NormKind::rms);
 }
 
 TEST(LayerNorm, KeepsItsPrecisionFarFromZero) {
@@ -107,17 +107,17 @@ void expect_gradients_as_on_host(const Shape& shape, DType dtype, bool sums_dx,
 
 TEST(LayerNormBackward, AgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Shape& shape : kShapes) expect_gradients_as_on_host(shape, dtype, false);
+    for (const Shape& shape : kNormShapes) expect_gradients_as_on_host(shape, dtype, false);
 }
 
 TEST(LayerNormBackward, SumsTheColumnsOfDx) {
   for (const DType dtype : kStorageTypes)
-    for (const Shape& shape : kShapes) expect_gradients_as_on_host(shape, dtype, true);
+    for (const Shape& shape : kNormShapes) expect_gradients_as_on_host(shape, dtype, true);
 }
 
 TEST(RmsNormBackward, AgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Shape& shape : kShapes)
+    for (const Shape& shape : kNormShapes)
       for (const bool sums_dx : {false, true})
         expect_gradients_as_on_host(shape, dtype, sums_dx, NormKind::rms);
 }
@@ -126,7 +126,7 @@ TEST(RmsNormBackward, AgreesWithTheHost) {
 void expect_recomputed_output(NormKind kind) {
   const bool layer = kind == NormKind::layer;
   for (const DType dtype : kStorageTypes)
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kNormShapes) {
       SCOPED_TRACE(fmt::format("{} in {}", to_string(shape), name_of(dtype)));
       const std::int64_t h = shape[shape.rank() - 1], rows = shape.size() / h;
       Workbench bench(/*on_gpu=*/true, dtype, dtype);

@@ -4,22 +4,22 @@ namespace trireme::kernels {
 namespace {
 
 // Tokens as s x b, heads of queries and of keys, their width.
-struct Case {
+struct RotaryCase {
   std::int64_t s, b, heads, kv_heads, d;
 
   std::int64_t rows() const { return s * b; }
   std::int64_t qk_heads() const { return heads + kv_heads; }
   Shape qkv() const { return {s, b, (heads + 2 * kv_heads) * d}; }
 };
-constexpr Case kCases[] = {{1, 1, 1, 1, 2},    {5, 2, 4, 2, 6},      {70, 3, 12, 2, 128},
-                           {33, 2, 32, 8, 64}, {200, 1, 9, 3, 80},   {19, 2, 4, 4, 256},
-                           {7, 2, 6, 1, 36},   {1500, 2, 8, 2, 128}, {3, 1, 2, 1, 100}};
+constexpr RotaryCase kCases[] = {{1, 1, 1, 1, 2},    {5, 2, 4, 2, 6},      {70, 3, 12, 2, 128},
+                                 {33, 2, 32, 8, 64}, {200, 1, 9, 3, 80},   {19, 2, 4, 4, 256},
+                                 {7, 2, 6, 1, 36},   {1500, 2, 8, 2, 128}, {3, 1, 2, 1, 100}};
 
-std::string text_of(const Case& c) {
+std::string text_of(const RotaryCase& c) {
   return fmt::format("{} x {} tokens, {} and {} heads of {}", c.s, c.b, c.heads, c.kv_heads, c.d);
 }
 
-Tensor table_of(Workbench& bench, const Case& c, std::int64_t positions) {
+Tensor table_of(Workbench& bench, const RotaryCase& c, std::int64_t positions) {
   std::vector<double> table(positions * c.d);
   for (std::int64_t p = 0; p < positions; ++p)
     for (std::int64_t i = 0; i < c.d / 2; ++i) {
@@ -33,7 +33,7 @@ Tensor table_of(Workbench& bench, const Case& c, std::int64_t positions) {
 
 TEST(RotaryOnGpu, AgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Case& c : kCases)
+    for (const RotaryCase& c : kCases)
       for (const bool inverse : {false, true})
         for (const bool given : {false, true})
           expect_as_on_host(
@@ -54,7 +54,7 @@ TEST(RotaryOnGpu, AgreesWithTheHost) {
 }
 
 // Norms of each head, or of all heads, of which these are half.
-void expect_norms(const Case& c, DType dtype, bool whole) {
+void expect_norms(const RotaryCase& c, DType dtype, bool whole) {
   const std::string title = (whole ? "norms of all heads, " : "norms of heads, ") + text_of(c);
   const std::int64_t q_width = c.heads * c.d, width = whole ? 2 * q_width : 0;
   const Shape kept_shape{c.s, c.b, c.qk_heads() * c.d};
@@ -105,17 +105,17 @@ void expect_norms(const Case& c, DType dtype, bool whole) {
 
 TEST(QkNormOnGpu, OfEachHeadAgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Case& c : kCases) expect_norms(c, dtype, false);
+    for (const RotaryCase& c : kCases) expect_norms(c, dtype, false);
 }
 
 TEST(QkNormOnGpu, OfAllHeadsAgreesWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Case& c : kCases) expect_norms(c, dtype, true);
+    for (const RotaryCase& c : kCases) expect_norms(c, dtype, true);
 }
 
 TEST(QkNormOnGpu, SumsAgreeWithTheHost) {
   for (const DType dtype : kStorageTypes)
-    for (const Case& c : kCases)
+    for (const RotaryCase& c : kCases)
       for (const bool gradient : {false, true})
         expect_as_on_host(
             "sums, " + text_of(c), dtype,

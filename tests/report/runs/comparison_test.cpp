@@ -51,7 +51,7 @@ class ComparisonTest : public testing::Test {
   ScratchFolder scratch_;
 };
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 TEST_F(ComparisonTest, AHistoryHasTrainingLinesAndEvaluations) {
   const RunHistory run = make_run("a", {9, 8});
@@ -65,7 +65,7 @@ TEST_F(ComparisonTest, AHistoryHasTrainingLinesAndEvaluations) {
 }
 
 TEST_F(ComparisonTest, AChartHasAPanelForEachKnownValue) {
-  const std::vector<RunHistory> runs = {make_run("a", {9, 8, 7}), make_run("b", {9, kNan, 6})};
+  const std::vector<RunHistory> runs = {make_run("a", {9, 8, 7}), make_run("b", {9, kNoValue, 6})};
   const Chart chart = plot_runs(runs, PlotAxis::tokens, /*logarithmic_loss=*/true);
   EXPECT_EQ(chart.names, (std::vector<std::string>{runs[0].name, runs[1].name}));
   EXPECT_EQ(chart.x_label, "consumed tokens");
@@ -98,7 +98,7 @@ TEST_F(ComparisonTest, ALogWithoutSamplesHasNoSuchAxis) {
 }
 
 TEST_F(ComparisonTest, CsvHasARowForEachLine) {
-  const RunHistory run = make_run("a", {9.5, kNan});
+  const RunHistory run = make_run("a", {9.5, kNoValue});
   const std::string csv = export_csv({run});
   EXPECT_EQ(csv.substr(0, csv.find(',')), "run");
   EXPECT_NE(csv.find(run.name + ",train,10,40,640,9.5,0.001,0,0,5,1000,0,"), std::string::npos)

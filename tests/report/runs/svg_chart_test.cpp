@@ -10,7 +10,7 @@
 namespace trireme::report {
 namespace {
 
-int count(const std::string& text, const std::string& part) {
+int count_parts(const std::string& text, const std::string& part) {
   int found = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
     ++found;
@@ -80,10 +80,11 @@ TEST(SvgChart, IsWellFormedWhateverTheData) {
 
 TEST(SvgChart, LinesAreInterruptedWhereAValueIsMissing) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(count(to_svg(chart_of({{1, 3}, {2, 2}, {3, 1}, {4, 1}})), "class=\"line c0\""), 2)
+  EXPECT_EQ(count_parts(to_svg(chart_of({{1, 3}, {2, 2}, {3, 1}, {4, 1}})), "class=\"line c0\""), 2)
       << "the line, and its sample in the legend";
-  EXPECT_EQ(
-      count(to_svg(chart_of({{1, 3}, {2, 2}, {3, nan}, {4, 1}, {5, 1}})), "class=\"line c0\""), 3);
+  EXPECT_EQ(count_parts(to_svg(chart_of({{1, 3}, {2, 2}, {3, nan}, {4, 1}, {5, 1}})),
+                        "class=\"line c0\""),
+            3);
 }
 
 TEST(SvgChart, NamesAreEscapedAndColoursFollowTheScheme) {

@@ -14,7 +14,7 @@ namespace trireme::kernels::host {
 namespace {
 
 /// Elements that one task works on.
-constexpr std::int64_t kBlock = 16384;
+constexpr std::int64_t kMuonBlock = 16384;
 
 template <typename T>
 void accumulate(const MuonMomentum& args) {
@@ -24,7 +24,7 @@ void accumulate(const MuonMomentum& args) {
   const T momentum = static_cast<T>(args.momentum), scale = static_cast<T>(args.gradient_scale);
   const T ahead = args.nesterov ? momentum : T{0};  // out = g + momentum m, or m
   const T own = args.nesterov ? T{0} : T{1};
-  parallel_blocks(args.m.size(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+  parallel_blocks(args.m.size(), kMuonBlock, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
       const T g = gradient[i] * scale;
@@ -37,11 +37,11 @@ void accumulate(const MuonMomentum& args) {
 /// The sum of the squares of x [n], in an order that only n fixes.
 template <typename T>
 double squares(const T* x, std::int64_t n) {
-  const std::int64_t blocks = (n + kBlock - 1) / kBlock;
+  const std::int64_t blocks = (n + kMuonBlock - 1) / kMuonBlock;
   std::vector<double> sums(static_cast<std::size_t>(blocks));
   parallel_for(blocks, [&](std::int64_t block) {
-    const T* begin = x + block * kBlock;
-    sums[block] = sum_of(std::min(kBlock, n - block * kBlock), [&](std::int64_t i) {
+    const T* begin = x + block * kMuonBlock;
+    sums[block] = sum_of(std::min(kMuonBlock, n - block * kMuonBlock), [&](std::int64_t i) {
       return static_cast<double>(begin[i]) * static_cast<double>(begin[i]);
     });
   });
@@ -72,7 +72,7 @@ void muon_normalize(const MuonNormalize& args) {
     const T* x = args.x.as<T>();
     T* out = args.out.as<T>();
     const T factor = static_cast<T>(1.0 / (std::sqrt(squares(x, args.x.size())) + 1e-7));
-    parallel_blocks(args.x.size(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    parallel_blocks(args.x.size(), kMuonBlock, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) out[i] = x[i] * factor;
     });
