@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/cuda/check.hpp"
+#include "kernels/cuda/decoding/pass_memory.hpp"
 #include "kernels/cuda/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
@@ -95,7 +96,8 @@ bool DecodingPass::covers(const AttentionPaged& args) const {
          args.cache.stride % 8 == 0 &&
          std::has_single_bit(static_cast<std::uint64_t>(args.cache.keys.shape[1])) &&
          aligned16(args.qkv.data) && aligned16(args.cache.keys.data) &&
-         aligned16(args.cache.values.data) && kv * ((group + 3) / 4) <= context_.sms &&
+         aligned16(args.cache.values.data) &&
+         kv * ((group + kPlannedHeads - 1) / kPlannedHeads) <= context_.sms &&
          // as attention_paged() orders its sums
          heads / std::min<std::int64_t>(group, 8) < 2 * context_.sms;
 }

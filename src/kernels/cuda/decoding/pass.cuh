@@ -14,7 +14,7 @@ inline constexpr int kPassThreads = kPassReaderThreads + 32;
 inline constexpr int kPassEights = 2;              // of rows of the weight in a chunk
 inline constexpr int kPassRows = 8 * kPassEights;  // at most; one for a lane that copies
 inline constexpr int kPassBatch = 4;               // parts whose sums are added together
-inline constexpr int kPassHeads = 4;               // query heads of one block, at most
+inline constexpr int kPassHeads = 2;               // query heads of one block, at most
 inline constexpr int kPassKeyBytes = 65536;        // of the cache, where other blocks are free
 
 struct PassShape {

@@ -8,7 +8,7 @@ namespace trireme::kernels::cuda {
 
 inline constexpr std::size_t kPassInstructionBytes = 320;  ///< of an instruction, at most
 inline constexpr std::int64_t kPlannedParts = 8;  ///< of the keys, whose sums blocks exchange
-inline constexpr std::int64_t kPlannedHeads = 4;  ///< query heads of a block, of grouped heads
+inline constexpr std::int64_t kPlannedHeads = 2;  ///< query heads of a block, of grouped heads
 
 /// The widths of a layer: its five operations are qkv, attention, projection and two of the MLP.
 struct PassLayer {
