@@ -43,6 +43,7 @@ time_gemms qwen3-0.6b 2
 time_gemms olmo-2-1b 1
 gpt2 1024 16 8
 gpt2 1280 20 8
+gpt2 1600 25 8
 gpt2 1600 25 4
 gpt2 768 12 8
 gpt2 1024 16 4
