@@ -161,8 +161,8 @@ def measure_restart(session, ranks=None):
 
     def restart():
         out = session.run([sys.executable, "-B", ROOT / "tests/faults/restart_time.py", "--bin", session.options.bin, "--ranks",
-                           ranks, "--patience", 60, "--output", session.work / "restart", *large(session, ranks),
-                           "checkpoint.async=true"], 150)
+                           ranks, "--patience", 90, "--every", 20 if session.options.tiny else 40, "--output",
+                           session.work / "restart", *large(session, ranks), "checkpoint.async=true"], 150)
         for line in out.splitlines():
             name, value = re.split("  +", line, maxsplit=1)
             session.add(f"1.5B restart: {name}", ranks, value)

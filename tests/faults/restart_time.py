@@ -136,8 +136,11 @@ def measure(arguments):
     meanwhile = [each["ms"] for each in train
                  if each["iteration"] > first + 1 and each["time"] <= saved["time"]] or [float("nan")]
     next_step = [each["ms"] for each in train if each["iteration"] == first + 1]
+    # The next save waits until this one is written: that is no time of the copies.
+    too_often = saved["seconds"] > 1e-3 * arguments.every * statistics.median(before)
+    waits = f"{saved.get('stall_seconds', saved['seconds']):.3f} s"
     rows += [("checkpoint", f"{saved['bytes'] / 1e9:.2f} GB in {saved['seconds']:.1f} s"),
-             ("training waits for it", f"{saved.get('stall_seconds', saved['seconds']):.3f} s"),
+             ("training waits for it", f"{waits}, with the next save's wait: give a longer --every" if too_often else waits),
              ("step before; the next one; while it is written",
               f"{statistics.median(before):.1f} ms; {next_step[0]:.1f} ms; {statistics.median(meanwhile):.1f} ms "
               f"(longest {max(meanwhile):.1f} of {len(meanwhile)})")]
