@@ -28,8 +28,9 @@ constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 // NCCL 2.28's own memory: what its first communicator takes, midway between 512 MiB on 4 H200s and
 // 620 on 2, and what each one takes.
 constexpr std::size_t kNcclBytes = 576u << 20, kNcclCommunicatorBytes = 185u << 20;
-// What it took more, on 4 H200s, where there are copies of several stages.
-constexpr std::size_t kNcclCopiesOfStagesBytes = 320u << 20;
+// What it took more where data ranks are copies of one of several shards: of two stages on 4 H200s,
+// of two tensor shards on 4 H100s.
+constexpr std::size_t kNcclCopiesOfShardsBytes = 320u << 20;
 
 // Ranks that are taken to be on one node, where stages reach each other's GPUs.
 constexpr int kNodeRanks = 8;
@@ -51,7 +52,8 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
       communicators += routes;
   }
   if (communicators == 0) return 0;
-  const std::size_t copies = layout.pipeline > 1 && layout.data > 1 ? kNcclCopiesOfStagesBytes : 0;
+  const bool shards = layout.tensor > 1 || layout.pipeline > 1;
+  const std::size_t copies = shards && layout.data > 1 ? kNcclCopiesOfShardsBytes : 0;
   return kNcclBytes + communicators * kNcclCommunicatorBytes + copies + mailboxes;
 }
 
