@@ -123,7 +123,7 @@ def predictions(bin_folder):
 
 def draw_plan(rows, path):
     drawing = Drawing(760, 400)
-    drawing.text(12, 22, f"{len(rows)} layouts of GPT-2 and BERT on one and two H200s: predicted before the run, and measured", font_weight="bold")
+    drawing.text(12, 22, f"{len(rows)} layouts of GPT-2 and BERT on one and two H200s: predicted by trireme-plan, and measured", font_weight="bold")
     for panel, (title, low, high, ticks, of) in enumerate([
             ("step, ms", 20, 250, (20, 50, 100, 200), lambda row: row[1:3]), ("memory of a GPU, GiB", 3, 40, (3, 5, 10, 20, 40), lambda row: row[3:5])]):
         left, top, size = 60 + 375 * panel, 44, 300

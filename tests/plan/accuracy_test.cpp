@@ -45,7 +45,8 @@ struct Step {
   std::string model;
   deck::Deck deck;
   double seconds = 0;
-  bool megatron_v2 = false;  ///< unfused attention, kernels enqueued from Python
+  bool megatron_v2 = false;   ///< unfused attention, kernels enqueued from Python
+  bool user_buffers = false;  ///< of Transformer Engine, for tensor parallelism
 };
 
 /// A step of Megatron-LM: fp16, gradients reduced after the backward passes, no fused attention.
@@ -141,7 +142,8 @@ Step nemo_step(std::map<std::string, std::string> row) {
     keys.push_back(fmt::format("{}={}", key, row[column]));
   return {.model = row["model"],
           .deck = gpt2_deck(keys, std::stol(row["gpus"])),
-          .seconds = std::stod(row["ms"]) * 1e-3};
+          .seconds = std::stod(row["ms"]) * 1e-3,
+          .user_buffers = true};
 }
 
 /// Seconds in which Megatron-LM enqueues the forward pass of a block: FASOP measured it for a
@@ -161,6 +163,7 @@ double predicted(const Step& step, const Cluster& cluster, double efficiency) {
   static const double host = megatron_host();
   shape.unfused_attention = step.megatron_v2;
   shape.host_forward = step.megatron_v2 ? host : 0;
+  shape.overlaps_gathers = step.user_buffers;
   shape.reads_output = true;  // these programs recompute whole blocks
   return LayoutTimes(step.deck, shape, map)
       .step_time(deck::layers_per_stage(step.deck), /*messages=*/false)

@@ -311,19 +311,39 @@ TEST(PassTimes, AreBetweenANarrowerAndAWiderModel) {
     wide.own->ffn *= 4;
     profiles.push_back(wide);
   }
-  const auto factor = [&](std::int64_t width) {
+  const auto factor = [&](std::int64_t width, std::int64_t micro) {
     ModelShape shape = model_shape(deck, 50257);
+    shape.micro = micro;
     shape.hidden = 768 * width;
     shape.heads = 12 * width;
     shape.ffn = 4 * 768 * width;
     return pass_times(gpu, shape).forward.block / pass_times(bare, shape).forward.block;
   };
-  EXPECT_NEAR(factor(1), 2.0, 1e-9);
-  EXPECT_LT(factor(4), 1.0);
-  EXPECT_NEAR(factor(2), (factor(1) + factor(4)) / 2, 1e-9);  // the geometric middle
-  EXPECT_NEAR(factor(8), factor(4), 1e-9);                    // none is wider
+  EXPECT_NEAR(factor(1, 4), 2.0, 1e-9);
+  EXPECT_LT(factor(4, 4), 1.0);
+  // The geometric middle, of the narrower model with as many elements.
+  EXPECT_NEAR(factor(2, 2), (factor(1, 4) + factor(4, 4)) / 2, 1e-9);
+  EXPECT_NEAR(factor(2, 4), (factor(1, 8) + factor(4, 4)) / 2, 1e-9);
+  EXPECT_NEAR(factor(8, 2), factor(4, 4), 1e-9);  // none is wider
   profiles[2].tensor = profiles[3].tensor = 2;
-  EXPECT_NEAR(factor(2), factor(1), 1e-9);  // the wider one is of another tensor size
+  EXPECT_NEAR(factor(2, 2), factor(1, 4), 1e-9);  // the wider one is of another tensor size
+}
+
+TEST(TimeLayout, GemmsWaitForTheGathersOfGradients) {
+  const auto tensor_seconds = [](const char* sequence) {
+    Cluster cluster{.name = "two", .link_latency = 0};
+    GpuKind gpu{.name = "g", .memory = 24e9, .bandwidth = 1e12};
+    gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+    cluster.nodes = {{.gpu = gpu, .gpus = 2, .link = 1e11}};
+    const deck::Deck deck = gpt2_deck({"run.device=cuda", "parallel.tensor=2", "parallel.data=1",
+                                       fmt::format("parallel.sequence={}", sequence)},
+                                      2);
+    return time_layout(deck, 50257, cluster, all_nodes(cluster)).time.tensor;
+  };
+  // Of 12 blocks: forward two all-reduces, backward half of two; and those of embedding and head.
+  // Under sequence parallelism three quarters of the backward pass's two.
+  EXPECT_NEAR(tensor_seconds("true") / tensor_seconds("false"), (12 * 3.5 + 3) / (12 * 3.0 + 3),
+              1e-9);
 }
 
 TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {

@@ -18,6 +18,8 @@ constexpr double kMemoryShare = 0.8;
 // AdamW reads gradient, master weight and moments in fp32, and writes three of them and a 16-bit
 // weight; the norm reads the gradient once more.
 constexpr double kOptimizerBytes = 30, kNormBytes = 4;
+// Rows and columns of the results that a block of a GEMM computes.
+constexpr double kTile = 128;
 // Norms that selective recomputation repeats, as a share of a block's forward pass.
 constexpr double kNormShare = 0.06;
 
@@ -32,14 +34,15 @@ class Kernels {
 
   /// m x n results of sums over k.
   double gemm(double m, double n, double k) const {
-    const double tiles = std::ceil(m / 128) * std::ceil(n / 128);
+    const double tiles = std::ceil(m / kTile) * std::ceil(n / kTile);
     const double sms = static_cast<double>(gpu_.sms);
     // A GEMM with fewer tiles than SMs splits long sums.
     const double filled = tiles < sms ? std::min(1.0, tiles * std::clamp(k / 512, 1.0, 4.0) / sms)
                                       : tiles / (std::ceil(tiles / sms) * sms);
     const double rate = peak_ * gpu_.gemm * k / (k + gpu_.gemm_half) * filled;
     const double traffic = bytes_ * (m * n + m * k + n * k) / bandwidth_;
-    return std::max(2 * m * n * k / rate, traffic) + gpu_.launch;
+    // A tile that reaches over the edge of the results takes as long as the others.
+    return std::max(2 * tiles * kTile * kTile * k / rate, traffic) + gpu_.launch;
   }
   /// A kernel that moves `elements`.
   double stream(double elements) const { return bytes_ * elements / bandwidth_ + gpu_.launch; }
@@ -166,6 +169,14 @@ double distance(const Profile& profile, const ModelShape& shape) {
          0.05 * (own.compute != shape.compute);
 }
 
+/// Elements of a micro-batch's residual stream for each tensor rank: how many tiles the GEMMs of a
+/// pass have, and so how far they fill the GPU, is proportional to it.
+template <typename Passes>
+double elements_of(const Passes& passes) {
+  return static_cast<double>(passes.micro * passes.sequence * passes.hidden) /
+         static_cast<double>(passes.tensor);
+}
+
 /// Whether both are types of 16 bits, whose kernels are the same, or both are fp32.
 bool same_width(deck::Compute a, deck::Compute b) {
   return (a == deck::Compute::fp32) == (b == deck::Compute::fp32);
@@ -258,8 +269,8 @@ PassTimes mixed(PassTimes a, const PassTimes& b, double share) {
 /// Profiles to interpolate between: of no more of something, and of no less. Either may be null.
 using ProfilePair = std::pair<const Profile*, const Profile*>;
 
-/// The nearest of the `admitted` profiles with no more tokens than a micro-batch of `shape`, and
-/// with no fewer; both null where none of this family and width of numbers is admitted.
+/// The nearest of the `admitted` profiles with no more elements_of() than `shape`, and with no
+/// fewer; both null where none of this family and width of numbers is admitted.
 template <typename Admitted>
 ProfilePair nearest_profiles(const MeasuredGpu& measured, const ModelShape& shape,
                              const Admitted& admitted) {
@@ -271,13 +282,12 @@ ProfilePair nearest_profiles(const MeasuredGpu& measured, const ModelShape& shap
   for (const Profile& profile : measured.profiles)
     if (usable(profile)) nearest = std::min(nearest, distance(profile, shape));
   const Profile *below = nullptr, *above = nullptr;
-  const auto tokens = [](const auto& of) { return of.micro * of.sequence; };
+  const double elements = elements_of(shape);
   for (const Profile& profile : measured.profiles) {
     if (!usable(profile) || distance(profile, shape) > nearest + 1e-9) continue;
-    if (tokens(profile) <= tokens(shape) && (!below || tokens(profile) > tokens(*below)))
-      below = &profile;
-    if (tokens(profile) >= tokens(shape) && (!above || tokens(profile) < tokens(*above)))
-      above = &profile;
+    const double own = elements_of(profile);
+    if (own <= elements && (!below || own > elements_of(*below))) below = &profile;
+    if (own >= elements && (!above || own < elements_of(*above))) above = &profile;
   }
   return {below, above};
 }
@@ -288,16 +298,16 @@ struct ModelTimes {
   PassTimes times;
 };
 
-/// By nearest_profiles(), between the numbers of tokens of the two.
-std::optional<ModelTimes> between_tokens(const GpuKind& gpu, const ModelShape& shape,
-                                         const PassTimes& times, ProfilePair profiles) {
+/// By nearest_profiles(), between the elements_of() of the two.
+std::optional<ModelTimes> between_elements(const GpuKind& gpu, const ModelShape& shape,
+                                           const PassTimes& times, ProfilePair profiles) {
   const auto [below, above] = profiles;
   if (!below && !above) return std::nullopt;
   const Profile& first = below ? *below : *above;
   ModelTimes result{&first, scaled_to(first, gpu, shape, times)};
-  if (below && above && below->micro != above->micro) {
-    const double share = log_ratio(shape.micro * shape.sequence, below->micro * below->sequence) /
-                         log_ratio(above->micro * above->sequence, below->micro * below->sequence);
+  if (below && above && elements_of(*below) < elements_of(*above)) {
+    const double share = std::log(elements_of(shape) / elements_of(*below)) /
+                         std::log(elements_of(*above) / elements_of(*below));
     result.times = mixed(result.times, scaled_to(*above, gpu, shape, times), share);
   }
   return result;
@@ -309,10 +319,10 @@ std::optional<PassTimes> between_widths(const GpuKind& gpu, const ModelShape& sh
                                         const PassTimes& times) {
   const auto of = [&](const auto& admitted) {
     const auto has_type = [&](const Profile& p) { return gpu.peak_of(p.own->compute) > 0; };
-    return between_tokens(gpu, shape, times,
-                          nearest_profiles(*gpu.measured, shape, [&](const Profile& p) {
-                            return has_type(p) && admitted(p);
-                          }));
+    return between_elements(gpu, shape, times,
+                            nearest_profiles(*gpu.measured, shape, [&](const Profile& p) {
+                              return has_type(p) && admitted(p);
+                            }));
   };
   const auto narrower = of([&](const Profile& p) { return p.hidden <= shape.hidden; });
   const auto wider = of([&](const Profile& p) { return p.hidden >= shape.hidden; });

@@ -114,7 +114,10 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
       const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
       const double one = all_reduce(stream, static_cast<double>(tensor), link, latency);
       stage.tensor_forward = {one, 2 * one, one};
-      stage.tensor_backward = {0, 2 * one * kExposedBackward, one};
+      // Under sequence parallelism half of a block's exchanges are all-gathers of gradients, for
+      // which the GEMMs wait: weight gradients overlap with the reduce-scatters alone.
+      const double gathers = shape.sequence_parallel && !shape.overlaps_gathers ? 0.5 : 0;
+      stage.tensor_backward = {0, 2 * one * (gathers + (1 - gathers) * kExposedBackward), one};
     }
     const GpuKind& gpu = nodes.of(first).gpu;
     stage.data_inside = nodes.on_one_node(first, tensor, data);

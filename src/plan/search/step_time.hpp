@@ -39,6 +39,9 @@ struct ModelShape {
   /// Seconds in which the host enqueues a block's forward pass: of other programs. Trireme's passes
   /// are captured as CUDA graphs.
   double host_forward = 0;
+  /// Under sequence parallelism GEMMs begin before the all-gathers of their inputs end: of
+  /// Transformer Engine's tensor parallelism with user buffers.
+  bool overlaps_gathers = false;
   /// The backward pass of a block reads the block's output: norms after the sublayers.
   bool reads_output = false;
 };
@@ -82,7 +85,7 @@ const Profile* find_profile(const GpuKind& gpu, const ModelShape& shape);
 /// over kernels of the slower of computation and memory traffic, divided by the efficiency that the
 /// GPU's measured profile has for each pass: between the nearest models that are no wider and no
 /// narrower (by model, tensor size and options), of one tensor size, and of each between its two
-/// nearest numbers of tokens; both logarithmically.
+/// nearest numbers of elements for each tensor rank; both logarithmically.
 PassTimes pass_times(const GpuKind& gpu, const ModelShape& shape);
 
 /// Seconds that the optimizer takes for `parameters` elements gradient norm included: measured,
