@@ -34,9 +34,6 @@ template <typename T, int D, bool kDropout, bool kDocuments, bool kCompact>
 __global__ void __launch_bounds__(BackwardTile<D, kCompact>::kThreads,
                                   BackwardTile<D, kCompact>::kBlocksPerSm)
     attend_tiles_backward(const AttentionBackwardParameters<T> p) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kCompact) return;  // not launched here: the larger tiles fit
-#endif
   using Tile = BackwardTile<D, kCompact>;
   constexpr int kStride = Tile::kStride, kKeyTiles = Tile::kKeyTiles;
   constexpr int kPartTiles = Tile::kPart / 8, kColumnTiles = D / 8 / Tile::kSplit;
