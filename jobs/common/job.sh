@@ -28,9 +28,6 @@ need_command() {
   command -v "$1" >/dev/null || refuse "there is no '$1' on $(hostname): $2"
 }
 
-# shellcheck source=jobs/common/mpirun.sh
-source "$TRIREME/jobs/common/mpirun.sh" || exit
-
 # ---- the site and the run
 
 case $PWD$TRIREME$DECK$RUN$PROGRAM$IMAGE${MOUNTS:-} in
@@ -215,16 +212,12 @@ run_with_mpirun() {
   mpirun --bind-to none "$@" &
   local mpirun_pid=$!
   trap 'kill -USR1 $mpirun_pid' USR1
-  end_hung_mpirun $mpirun_pid &
-  local watch_pid=$!
-  disown $watch_pid # its end is no news
   # A trapped signal interrupts wait, which then returns 128 + SIGUSR1.
   while wait $mpirun_pid; code=$?; kill -0 $mpirun_pid 2>/dev/null; do :; done
   if [ $code -eq $((128 + $(kill -l USR1))) ]; then
     wait $mpirun_pid
     code=$?
   fi
-  kill $watch_pid 2>/dev/null
   end_job $code
 }
 

@@ -129,13 +129,11 @@ Process::Process(const Command& command) {
   const int reason = errno;
   ::close(output);
   if (pid_ < 0) throw IoError("cannot start a process: {}", std::strerror(reason));
-  watch_ = LauncherWatch(pid_);
 }
 
 void Process::signal(int number) const { ::kill(pid_, number); }
 
 std::optional<int> Process::ended() {
-  if (watch_.hangs()) watch_.kill();
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/system/launcher.hpp"
 #include "core/text.hpp"
 #include "deck/deck.hpp"
 #include "deck/sweep/sweep.hpp"
@@ -78,13 +77,11 @@ class Process {
   /// Sends a signal, to the process alone.
   void signal(int number) const;
 
-  /// The exit code once it has ended: 128 + the signal's number when one killed it. Kills an mpirun
-  /// that hangs after its ranks have ended.
+  /// The exit code once it has ended: 128 + the signal's number when one killed it.
   std::optional<int> ended();
 
  private:
   pid_t pid_ = -1;
-  LauncherWatch watch_{-1};
 };
 
 // From a deck with a sweep section to runs that can start, with their commands: all of them checked

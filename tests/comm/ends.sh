@@ -1,10 +1,52 @@
-# What scripts share that start programs whose ranks end the job: how such a job ends.
+# Launches a job whose ranks end it, and checks its exit code and its messages; for stall tests.
 # shellcheck shell=bash
-# shellcheck source=jobs/common/mpirun.sh
-source "${BASH_SOURCE[0]%/*}/../../jobs/common/mpirun.sh"
 
 output=$(mktemp)
-export MPIRUN_LOOK=3 # seconds: on a busy machine mpirun takes some to end
+check_interval=3 hung_checks=6 # 18 seconds: on a busy machine mpirun takes some to end
+
+# children PID: the processes that a process has started, a line each.
+children() {
+    cat "/proc/$1/task/"*/children 2>/dev/null | tr -s ' ' '\n'
+}
+
+# state PID: R, S, T, ...; "" once the process has ended and its parent has waited for it.
+state() {
+    sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null
+}
+
+# start_time PID: tells a process from a later one with its PID; "" once it has ended.
+start_time() {
+    sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20
+}
+
+# end_hung_mpirun PID: Open MPI 4.1's mpirun may hang after an abort. Kills one that still runs, with no children but
+# its ranks, after $hung_checks checks in which at least one rank has ended and each other rank has ended or is
+# stopped (SIGSTOP).
+end_hung_mpirun() {
+    local started child ended idle=0
+    local -A ranks=()
+    started=$(start_time "$1")
+    while true; do
+        sleep "$check_interval" >/dev/null 2>&1 || return # it outlives this shell, whose output has readers
+        if [ "$(start_time "$1")" != "$started" ]; then return; fi
+        ended=0
+        for child in $(children "$1"); do
+            if grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ"; then ranks[$child]=1; fi
+            if [ -z "${ranks[$child]:-}" ] && [ "$(state "$child")" != Z ]; then idle=0 && continue 2; fi
+        done
+        for child in "${!ranks[@]}"; do
+            case $(state "$child") in
+                '' | Z | X) ended=1 ;;
+                T | t) ;;
+                *) idle=0 && continue 2 ;;
+            esac
+        done
+        if [ "$ended" -eq 1 ]; then idle=$((idle + 1)); else idle=0; fi
+        if [ "$idle" -eq "$hung_checks" ]; then break; fi
+    done
+    echo "mpirun hangs after its ranks have ended: killing it" >&2
+    { echo "$1" && children "$1"; } | xargs kill -KILL
+}
 
 # launch SECONDS MPIRUN WORDS...: starts mpirun for so long at most; its exit code is $found, and $output has what it
 # prints. One that hangs is killed.

@@ -4,10 +4,8 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import unittest
 import unittest.mock
-from pathlib import Path
 
 from job_testing import TREE, JobTest
 from runs import BIN, DECK, FAILED, FINISHED, MPIEXEC, PATIENCE, STOPPED_EARLY, Started
@@ -253,24 +251,6 @@ exec bash -c "$*"
                 result = started.finish()
         self.assertEqual(result.code, STOPPED_EARLY, result)
         self.assertIn("a signal asked for it", result.out)
-
-    def test_an_mpirun_that_hangs_after_its_ranks_is_killed(self):
-        """It counts as a killed rank: 75 where this start has written a checkpoint."""
-        self.put(self.folder / "tools" / "mpirun", "#!/bin/bash\n"
-                 "OMPI_COMM_WORLD_RANK=0 bash -c 'mkdir -p run; echo \"$EVENTS\" >run/metrics.jsonl; sleep 2' &\n"
-                 "OMPI_COMM_WORLD_RANK=1 bash -c 'kill -STOP $$' &\n"
-                 "echo $! >stopped\nwhile :; do sleep 1; done\n")
-        keys = self.environment["KEYS"].replace(str(self.folder / "run"), "run")
-        start, saved = '{"kind":"start","time":1}', '{"kind":"checkpoint","time":2,"iteration":5}'
-        for events, code in (f"{start}\n{saved}", STOPPED_EARLY), (start, 137):
-            result = self.script(TREE / "jobs/ssh/train.sh", EVENTS=events, KEYS=keys, MPIRUN_LOOK="0.5")
-            self.assertEqual(result.code, code, result)
-            self.assertIn("mpirun hangs after its ranks have ended: killing it\n", result.err)
-            rank = Path("/proc") / (self.folder / "stopped").read_text().strip()
-            deadline = time.monotonic() + PATIENCE
-            while rank.exists():
-                self.assertLess(time.monotonic(), deadline, "the stopped rank outlives mpirun")
-                time.sleep(0.05)
 
     def test_gpus_of_each_host(self):
         """The second host, which the agent makes of this one, has its own choice."""
