@@ -20,7 +20,7 @@ from pytorch_steps import add_options, measure, print_ratio, pytorch_step, trire
 
 VOCABULARY = 30522
 SPECIAL, MASK = 1000, 103  # ids below SPECIAL are not drawn
-MAX_RECORDS = 256  # of a data set, which larger batches read several times: a step takes as long
+MAX_RECORDS = 256  # of a data set; larger batches read records several times, in the same time
 
 
 def crc32c_table():

@@ -3,7 +3,7 @@
     python3 -B apps/bench/plan_accuracy.py --bin build/release/bin --measure -o tests/data/plan_validation/h200.tsv
     python3 -B apps/bench/plan_accuracy.py --bin build/release/bin tests/data/plan_validation/h200.tsv
 
-The first form measures every layout on the GPUs of this machine (those of one GPU on all of them at a time) and writes a
+The first form measures every layout on the GPUs of this machine (layouts of one GPU run concurrently, one on each GPU) and writes a
 table; the second prints a table with today's predictions. A layout that fails is left out and named. --predict measures
 nothing.
 --layouts tests/data/plan_validation/four_gpus_layouts.tsv, with --gpus 4 and --cluster, has those of four GPUs.
@@ -79,7 +79,7 @@ def measure(options, layout, records, devices):
 
 
 def measure_all(options, folder):
-    """The rows of COLUMNS. Layouts of one GPU run on all GPUs at a time."""
+    """The rows of COLUMNS. Layouts of one GPU run concurrently, one on each GPU."""
     layouts = read_table(options.layouts)
     records = {}
     for length, predictions in (("512", 77), ("128", 19)):
@@ -108,7 +108,9 @@ def measure_all(options, folder):
         for layout, future in single:
             note(layout, future.result)
     for layout in layouts:
-        if layout[2] != "1" and int(layout[2]) <= options.gpus:
+        if int(layout[2]) > max(options.gpus, 1):
+            failed.append(f"{layout[0]}: needs {layout[2]} GPUs (--gpus)")
+        elif layout[2] != "1":
             note(layout, lambda chosen=layout: measure(options, chosen, records, ""))
     print("\n".join(failed), file=sys.stderr)
     return [[name, ranks, *map(str, rows[name])] for name, _, ranks, _ in layouts if name in rows]
@@ -157,10 +159,10 @@ def main():
     if options.measure:
         with tempfile.TemporaryDirectory() as folder:
             rows = measure_all(options, pathlib.Path(folder))
-        if options.output:
-            options.output.write_text("# " + "\t".join(COLUMNS) + "\n" + "".join("\t".join(row) + "\n" for row in rows))
         if not rows:
             sys.exit("no layout was measured")
+        if options.output:
+            options.output.write_text("# " + "\t".join(COLUMNS) + "\n" + "".join("\t".join(row) + "\n" for row in rows))
     elif options.table:
         rows = read_table(options.table)
     else:

@@ -47,7 +47,7 @@ class Skipped(Exception):
     """A measurement that failed, or for which no time is left."""
 
 
-class Session:
+class Measurements:
     """The host's GPUs, the time that is left, and the rows of the table."""
 
     def __init__(self, options, work):
@@ -131,50 +131,50 @@ def end(process):
 # ---- 1.5B: start and restart
 
 
-def large(session, ranks):
-    micro, count = (1, 1) if session.options.tiny else (8, 4)
-    return [*LARGE, f"parallel.data={ranks}", *session.tiny, f"batch.micro={micro}", f"batch.global={micro * count * ranks}"]
+def large(host, ranks):
+    micro, count = (1, 1) if host.options.tiny else (8, 4)
+    return [*LARGE, f"parallel.data={ranks}", *host.tiny, f"batch.micro={micro}", f"batch.global={micro * count * ranks}"]
 
 
-def measure_start(session):
-    ranks = session.options.gpus
-    write_tokens(session.work / "random", 4_000_000)
+def measure_start(host):
+    ranks = host.options.gpus
+    write_tokens(host.work / "random", 4_000_000)
     for cache in ("no timed GEMMs in the cache", "timed GEMMs in the cache"):
         what = f"1.5B: mpirun to the end of the first step, {cache}"
 
         def first_step():
-            folder = session.work / "start"
+            folder = host.work / "start"
             shutil.rmtree(folder, ignore_errors=True)
             began = time.time()
-            session.run([*session.launcher(ranks), session.options.bin / "trireme-pretrain", *large(session, ranks),
-                         f"data.train={session.work / 'random'}", "data.split=98,2,0", f"run.output={folder}",
+            host.run([*host.launcher(ranks), host.options.bin / "trireme-pretrain", *large(host, ranks),
+                         f"data.train={host.work / 'random'}", "data.split=98,2,0", f"run.output={folder}",
                          "train.iterations=3", "schedule.warmup=0", "checkpoint.at_end=false", "evaluate.at_end=false"], 60)
             events = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
             trained = [event for event in events if event["kind"] == "train"]
-            session.add(what, ranks, f"{trained[0]['time'] - began:.2f} s; the next step {trained[1]['ms']:.1f} ms")
+            host.add(what, ranks, f"{trained[0]['time'] - began:.2f} s; the next step {trained[1]['ms']:.1f} ms")
 
-        session.try_each(what, ranks, first_step)
+        host.try_each(what, ranks, first_step)
 
 
-def measure_restart(session, ranks=None):
-    ranks = ranks or session.options.gpus
+def measure_restart(host, ranks=None):
+    ranks = ranks or host.options.gpus
 
     def restart():
-        out = session.run([sys.executable, "-B", ROOT / "tests/faults/restart_time.py", "--bin", session.options.bin, "--ranks",
-                           ranks, "--patience", 90, "--every", 20 if session.options.tiny else 40, "--output",
-                           session.work / "restart", *large(session, ranks), "checkpoint.async=true"], 150)
+        out = host.run([sys.executable, "-B", ROOT / "tests/faults/restart_time.py", "--bin", host.options.bin, "--ranks",
+                           ranks, "--patience", 90, "--every", 20 if host.options.tiny else 40, "--output",
+                           host.work / "restart", *large(host, ranks), "checkpoint.async=true"], 150)
         for line in out.splitlines():
             name, value = re.split("  +", line, maxsplit=1)
-            session.add(f"1.5B restart: {name}", ranks, value)
+            host.add(f"1.5B restart: {name}", ranks, value)
 
-    session.try_each("1.5B restart", ranks, restart)
+    host.try_each("1.5B restart", ranks, restart)
 
 
 # ---- steps on several GPUs against one
 
 
-def measure_bert(session):
-    options = session.options
+def measure_bert(host):
+    options = host.options
     sizes = ["--shapes", "32x4", "--layers", 2, "--hidden", 64, "--heads", 4, "--device", "host"] if options.tiny else []
     for micro_batches in (1, 4):
         alone = {}
@@ -182,7 +182,7 @@ def measure_bert(session):
             what = f"BERT-Large, data parallel, {micro_batches} micro-batch{'es' if micro_batches > 1 else ''}"
 
             def steps(what=what, ranks=ranks, micro_batches=micro_batches, alone=alone):
-                out = session.run([sys.executable, "-B", ROOT / "apps/bench/bert_against_pytorch.py", "--bench",
+                out = host.run([sys.executable, "-B", ROOT / "apps/bench/bert_against_pytorch.py", "--bench",
                                    options.bin / "trireme-bench", "--only", "trireme", "--gpus", ranks, "--micro-batches",
                                    micro_batches, "--repeats", options.repeats, *sizes], 90)
                 rows = re.findall(r"^ *(\d+) +(\d+) +Trireme +([\d.]+) +([\d.]+) +([\d.]+)$", out, re.M)
@@ -192,9 +192,9 @@ def measure_bert(session):
                     per_gpu = float(rate) / ranks
                     share = f", {100 * per_gpu / alone[sequence]:.1f} % of one GPU" if sequence in alone else ""
                     alone.setdefault(sequence, per_gpu)
-                    session.add(f"{what}, {sequence} x {batch}", ranks, f"{ms} ms, {per_gpu:.0f} tokens/s a GPU{share}")
+                    host.add(f"{what}, {sequence} x {batch}", ranks, f"{ms} ms, {per_gpu:.0f} tokens/s a GPU{share}")
 
-            session.try_each(what, ranks, steps)
+            host.try_each(what, ranks, steps)
 
 
 def scaling_cases(options):
@@ -226,11 +226,11 @@ def scaling_cases(options):
         yield case(wide, "tensor 2 with sequence parallelism", 2, "parallel.tensor=2", "parallel.sequence=true")
 
 
-def measure_scaling(session):
+def measure_scaling(host):
     alone, copies = {}, {}
-    for model, layout, ranks, words in scaling_cases(session.options):
+    for model, layout, ranks, words in scaling_cases(host.options):
         what = f"{model}, {layout}"
-        result = session.try_each(what, ranks, lambda: session.step(what, ranks, words))
+        result = host.try_each(what, ranks, lambda: host.step(what, ranks, words))
         if result is None:
             continue
         rate = result["tokens_per_second"] / ranks
@@ -240,7 +240,7 @@ def measure_scaling(session):
         for name, base in (("one GPU", alone), ("data parallel", copies)):
             if model in base:
                 text += f", {100 * rate / base[model]:.1f} % of {name}"
-        session.add(what, ranks, text)
+        host.add(what, ranks, text)
         if ranks == 1:
             alone[model] = rate
         elif "data" in layout:
@@ -254,12 +254,14 @@ def cluster_of(options):
     """The cluster file of this host's GPUs, or None."""
     if options.cluster or options.tiny:
         return options.cluster or ROOT / "inputs/clusters/h200x4.yaml"
+    if not shutil.which("nvidia-smi"):
+        return None
     found = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=False)
-    return next((ROOT / f"inputs/clusters/{file}.yaml" for kind, file in CLUSTERS.items() if kind in found.stdout), None)
+    return next((ROOT / f"inputs/clusters/{file}.yaml" for kind, file in CLUSTERS.items() if re.search(rf"\b{kind}\b", found.stdout)), None)
 
 
-def measure_plan(session):
-    options = session.options
+def measure_plan(host):
+    options = host.options
     cluster = cluster_of(options)
 
     def predictions():
@@ -269,56 +271,58 @@ def measure_plan(session):
             raise Skipped("no cluster file for these GPUs: give --cluster")
         layouts = LAYOUTS
         if options.tiny:
-            layouts = session.work / "layouts.tsv"
+            layouts = host.work / "layouts.tsv"
             rows = [row for row in read_table(LAYOUTS) if row[1] != "bert-large"]
             words = " ".join([*TINY, "model.vocab=512", "batch.micro=1", "batch.global=8"])
             layouts.write_text("".join("\t".join([*row[:3], f"{row[3]} {words}"]) + "\n" for row in rows))
-        seconds = max(min(200, session.left() - 30), 0)
-        out = session.run([sys.executable, "-B", ROOT / "apps/bench/plan_accuracy.py", "--bin", options.bin, "--measure",
+        seconds = max(min(200, host.left() - 30), 0)
+        out = host.run([sys.executable, "-B", ROOT / "apps/bench/plan_accuracy.py", "--bin", options.bin, "--measure",
                            "--layouts", layouts, "--gpus", options.gpus, "--cluster", cluster, "--mpirun",
                            "mpirun --bind-to none", "--repeats", options.repeats, "--seconds", f"{seconds:.0f}", "-o",
                            options.output / "plan.tsv"], 240)
         print(out, end="", flush=True)
         (options.output / "plan.txt").write_text(out)
-        session.add(f"trireme-plan, {cluster.stem}", 4, out.strip().splitlines()[-1])
+        host.add(f"trireme-plan, {cluster.stem}", 4, out.strip().splitlines()[-1])
 
-    session.try_each("trireme-plan", 4, predictions)
+    host.try_each("trireme-plan", 4, predictions)
 
 
-def measure_profile(session):
-    options = session.options
+def measure_profile(host):
+    options = host.options
     quick = ["--micro", "1,2", "--tensor-sizes", "1,2"] if options.tiny else []
     for model in ("gpt2-124m", "gpt2-1.5b", "bert-large"):
         def profile(model=model):
             seconds = 60
             began = time.monotonic()
-            session.run([*session.launcher(options.gpus), options.bin / "trireme-bench", "profile", *MODELS[model], *session.tiny,
+            host.run([*host.launcher(options.gpus), options.bin / "trireme-bench", "profile", *MODELS[model], *host.tiny,
                          "schedule.warmup=0", "evaluate.every=", "data.train=", "-o", options.output / "profile.yaml",
                          "--seconds", seconds, *quick], seconds + 30)
-            session.add(f"profile of {model}", options.gpus, f"{time.monotonic() - began:.0f} s")
+            host.add(f"profile of {model}", options.gpus, f"{time.monotonic() - began:.0f} s")
 
-        session.try_each(f"profile of {model}", options.gpus, profile)
+        host.try_each(f"profile of {model}", options.gpus, profile)
 
 
 # ---- main
 
 PARTS = {"start": measure_start, "restart": measure_restart, "bert": measure_bert, "scaling": measure_scaling,
-         "plan": measure_plan, "stall": lambda session: measure_restart(session, 1), "profile": measure_profile}
+         "plan": measure_plan, "stall": lambda host: measure_restart(host, 1), "profile": measure_profile}
 
 
 def count_gpus():
+    if not shutil.which("nvidia-smi"):
+        return 0
     found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return len(re.findall(r"^GPU", found.stdout, re.M))
 
 
-def finish(session):
+def finish(host):
     """Prints the table, and keeps it and the tuning cache."""
-    widths = [max(len(row[i]) for row in session.rows) if session.rows else 0 for i in (0, 1)]
-    table = "".join(f"{what:<{widths[0]}}  {ranks:>{widths[1]}}  {result}\n" for what, ranks, result in session.rows)
-    (session.options.output / "table.txt").write_text(table)
-    cache = session.work / "cache/trireme/gemm_tuning.txt"
+    widths = [max(len(row[i]) for row in host.rows) if host.rows else 0 for i in (0, 1)]
+    table = "".join(f"{what:<{widths[0]}}  {ranks:>{widths[1]}}  {result}\n" for what, ranks, result in host.rows)
+    (host.options.output / "table.txt").write_text(table)
+    cache = host.work / "cache/trireme/gemm_tuning.txt"
     if cache.exists():
-        shutil.copy(cache, session.options.output)
+        shutil.copy(cache, host.options.output)
     print(f"\n{table}", flush=True)
 
 
@@ -343,14 +347,14 @@ def main():
     options.output.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that commands are ended and the table is printed
     with tempfile.TemporaryDirectory() as work:
-        session = Session(options, pathlib.Path(work))
+        host = Measurements(options, pathlib.Path(work))
         try:
             for part in filter(parts.__contains__, PARTS):
                 began = time.monotonic()
-                PARTS[part](session)
-                print(f"== {part}: {time.monotonic() - began:.0f} s, {session.left():.0f} s left", flush=True)
+                PARTS[part](host)
+                print(f"== {part}: {time.monotonic() - began:.0f} s, {host.left():.0f} s left", flush=True)
         finally:
-            finish(session)
+            finish(host)
 
 
 if __name__ == "__main__":
