@@ -5,7 +5,10 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <set>
+#include <utility>
 
 namespace trireme {
 
@@ -19,19 +22,42 @@ class LauncherWatch {
   explicit LauncherWatch(pid_t launcher, Clock::duration timeout = kTimeout)
       : launcher_(launcher), timeout_(timeout) {}
 
-  /// Whether ranks of the launcher on this host have ended, and none has run for the time-out. A
-  /// rank that is stopped (SIGSTOP) does not run; while all are, the launcher does not hang. Never
-  /// where another program than Open MPI's mpirun starts the ranks. Reads /proc once a second.
+  /// Whether the launcher hangs: each check of the last `timeout` has found it idle. Checks once a
+  /// second; must be called at least every ten seconds.
+  ///
+  /// An idle launcher:
+  /// - all ranks of its job (OMPI_COMM_WORLD_SIZE) have been seen on this host: processes with
+  ///   OMPI_COMM_WORLD_RANK that the launcher started, or an agent that it started;
+  /// - at least one rank has ended, and each other one has ended or is stopped (SIGSTOP);
+  /// - no other process that it started runs;
+  /// - it is not stopped, and is not a rank of another job.
+  /// A process that cannot be read in /proc counts as running.
+  ///
+  /// Never noticed: a launcher with ranks on other hosts, one that starts mpirun as a child (a
+  /// script), one that is a rank of another job, one of whose ranks ended before a check saw it,
+  /// and other launchers than Open MPI's. Wrongly noticed: an mpirun that, after its ranks, still
+  /// waits for the reader of its output, or for a process that a rank left running.
   bool hangs();
 
-  /// Ends the launcher and all that it has started on this host, by SIGKILL.
+  /// Checks now, and remembers the ranks that run.
+  void check();
+
+  /// Ends the launcher and the processes that it has started itself, by SIGKILL.
   void kill() const;
 
  private:
+  /// Remembers the ranks under `process`. Whether any other process under it runs, or cannot be
+  /// read. What a rank has started (`in_rank`) is not a rank.
+  bool other_runs(pid_t process, bool in_rank);
+
+  /// Whether a rank has ended, and each other one has ended or is stopped.
+  bool ranks_have_ended() const;
+
   pid_t launcher_;
   Clock::duration timeout_;
-  std::size_t most_ = 0;  ///< ranks at one time
-  Clock::time_point next_look_{};
+  std::set<std::pair<pid_t, std::uint64_t>> ranks_;  ///< with the start time: PIDs are reused
+  std::size_t world_size_ = 0;                       ///< 0: unknown
+  Clock::time_point next_check_{};
   std::optional<Clock::time_point> idle_since_;
 };
 

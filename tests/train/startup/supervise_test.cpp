@@ -17,8 +17,9 @@ namespace {
 /// Supervises a stand-in for mpirun that runs a rank, the shell command `rank`, and then hangs.
 ExitCode supervise_hanging(const ScratchFolder& folder, const std::string& rank) {
   const std::string launcher = "cd '" + folder.path().string() +
-                               "'; echo >>starts; OMPI_COMM_WORLD_RANK=0 sh -c \"$1\" &\n"
-                               "while :; do sleep 1; done";
+                               "'; echo >>starts\n"
+                               "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 sh -c \"$1\" &\n"
+                               "exec sleep 60";
   const std::vector<std::string> command = {"sh", "-c", launcher, "mpirun", rank};
   return supervise({.command = command,
                     .again = command,
