@@ -64,14 +64,19 @@ def command_line(program, *arguments, ranks=1):
     return [*(launcher if ranks > 1 else []), str(BIN / program), *map(str, arguments)]
 
 
-def rank_states(processes):
-    """The states of those that mpirun has started as ranks; one that has ended has no environment."""
-    states = []
-    for process in processes:
-        with contextlib.suppress(OSError):
-            if b"\0OMPI_COMM_WORLD_RANK=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes():
-                states.append(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0])
-    return states
+def is_rank(process):
+    """Whether mpirun has started it as a rank; one that has ended has no environment."""
+    with contextlib.suppress(OSError):
+        return b"\0OMPI_COMM_WORLD_RANK=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes()
+    return False
+
+
+def state(process):
+    """R, S, T, ...; Z once the process has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
 
 
 class Started:
@@ -80,7 +85,7 @@ class Started:
 
     def __init__(self, command):
         self.command = command
-        self.ranks = 0  # the most at one time that this one has started itself
+        self.ranks = set()  # the PIDs of those that a launcher has started, also of those that have ended
         self.idle_since = None
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         self.printed = {stream: [] for stream in (self.process.stdout, self.process.stderr)}
@@ -150,19 +155,26 @@ class Started:
         for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):  # a thread that has ended
                 found += map(int, task.read_text().split())
-        self.ranks = max(self.ranks, len(rank_states(found)))
         return found
 
+    def remember_ranks(self):
+        self.ranks |= set(filter(is_rank, self.children()))
+
     def check_launcher(self):
-        """Raises LauncherHung once ranks have ended, and none has run for LAUNCHER_PATIENCE; a stopped one does not."""
-        states = rank_states(self.children())
-        if len(states) == self.ranks or set(states) - {"T"}:
+        """Raises LauncherHung where a launcher runs LAUNCHER_PATIENCE longer than its ranks: at least one has ended, each
+        other one has ended or is stopped, and there are no other children."""
+        self.remember_ranks()
+        children = self.children()
+        states = {state(rank) for rank in self.ranks}
+        others = {state(child) for child in set(children) - self.ranks} - {"Z"}
+        if others or "Z" not in states or states - set("ZTt"):
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = time.monotonic()
         elif time.monotonic() > self.idle_since + LAUNCHER_PATIENCE:
-            for child in self.children():  # a stopped one would stay
-                os.kill(child, signal.SIGKILL)
+            for child in children:  # a stopped one would stay
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
             raise LauncherHung(self.so_far())
 
 
@@ -203,14 +215,17 @@ class RunTest(unittest.TestCase):
         self.folder.mkdir(parents=True)
 
     def run(self, result=None):
-        """Again where mpirun itself has hung, whatever this attempt has found."""
+        """Runs again a test whose mpirun hung. Prints what such an attempt has found, which does not count."""
         result = result or self.defaultTestResult()
         for attempt in range(ATTEMPTS):
             hung, problems = LauncherHung.count, [(each, len(each)) for each in (result.errors, result.failures)]
             super().run(result)
             if LauncherHung.count == hung or attempt == ATTEMPTS - 1:
                 return result
+            print(f"{self.id()}: mpirun hung, running it again")
             for found, before in problems:
+                for _, text in found[before:]:
+                    print(text, flush=True)
                 del found[before:]
 
     def deck_words(self, name, *words):
@@ -261,8 +276,9 @@ class RunTest(unittest.TestCase):
         """Waits until `condition()` holds; fails when the program has ended before."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            running = started.running()  # before the look: what it did last counts
+            running = started.running()  # before the check: what it did last counts
             if condition():
+                started.remember_ranks()  # the test may end them next
                 return
             if not running or time.monotonic() > deadline:
                 self.fail(f"waited in vain\n{started.so_far()}")
