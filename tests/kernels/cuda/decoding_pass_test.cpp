@@ -15,6 +15,7 @@ struct Model {
   bool gated = false, bias = true, rotary = false;
   NormKind norm = NormKind::layer;
   std::int64_t window = 0;
+  std::int64_t positions = 64;  ///< of a block of the cache
 };
 
 cuda::Context context_of(device::Backend& backend) {
@@ -38,7 +39,7 @@ void run_on(device::Backend& backend, const AttentionPaged& args) { backend.atte
 /// A model with random weights and a cache, whose pass over one token is enqueued by `operation`.
 class Pass {
  public:
-  static constexpr std::int64_t kPositions = 64, kBlocks = 20;
+  static constexpr std::int64_t kTokens = 1280;  // of the cache
 
   Pass(DType dtype, const Model& model) : bench_(true, dtype, dtype), model_(model) {
     const std::int64_t h = model.hidden, width = (model.heads + 2 * model.kv_heads) * model.d;
@@ -63,7 +64,7 @@ class Pass {
                          .projection_bias = vector(h, model.bias),
                          .fc1_bias = vector(model.ffn, model.bias && !model.gated),
                          .fc2_bias = vector(h, model.bias),
-                         .cache = bench_.random({kBlocks * 2 * cached()}, ++seed_)});
+                         .cache = bench_.random({blocks() * 2 * cached()}, ++seed_)});
     norm_ = norm();
     head_ = matrix(model.vocab, h);
     input_ = bench_.random({1, h}, ++seed_);
@@ -72,9 +73,10 @@ class Pass {
     attended_ = bench_.poisoned({1, model.heads * model.d});
     activated_ = bench_.poisoned({1, model.ffn});
     logits_ = bench_.poisoned({1, model.vocab});
-    rotary_ = bench_.wide_random({kPositions * kBlocks, model.d}, ++seed_);
+    rotary_ = bench_.wide_random({kTokens, model.d}, ++seed_);
     std::vector<std::int32_t> table;
-    for (std::int32_t i = 0; i < kBlocks; ++i) table.push_back((i * 7 + 3) % kBlocks);
+    for (std::int64_t i = 0; i < blocks(); ++i)
+      table.push_back(static_cast<std::int32_t>((i * 7 + 3) % blocks()));
     table_ = bench_.integers(table);
     place_ = const_cast<std::int32_t*>(bench_.integers({0, 0}));
   }
@@ -106,10 +108,11 @@ class Pass {
                          .kv_heads = model_.kv_heads,
                          .positions = rows.positions});
       const auto part = [&](std::int64_t first) {
-        return layer.cache.rows(first, cached()).view({model_.kv_heads, kPositions, model_.d});
+        return layer.cache.rows(first, cached())
+            .view({model_.kv_heads, model_.positions, model_.d});
       };
       operation(AttentionPaged{.qkv = qkv,
-                               .cache = {part(0), part(cached()), 2 * cached(), table_, kBlocks},
+                               .cache = {part(0), part(cached()), 2 * cached(), table_, blocks()},
                                .rows = rows,
                                .out = attended_,
                                .heads = model_.heads,
@@ -152,7 +155,8 @@ class Pass {
     DecodeNorm norm1, norm2;
     Tensor qkv, projection, fc1, fc2, qkv_bias, projection_bias, fc1_bias, fc2_bias, cache;
   };
-  std::int64_t cached() const { return model_.kv_heads * kPositions * model_.d; }
+  std::int64_t blocks() const { return kTokens / model_.positions; }
+  std::int64_t cached() const { return model_.kv_heads * model_.positions * model_.d; }
 
   Workbench bench_;
   Model model_;
@@ -200,7 +204,15 @@ TEST(DecodingPass, HasTheBitsOfItsOperations) {
        .d = 64,
        .ffn = 6400,
        .vocab = 5003},
-      {.layers = 2, .hidden = 72, .heads = 3, .kv_heads = 3, .d = 24, .ffn = 200, .vocab = 131},
+      // Blocks of the cache that have less than what a warp reads together.
+      {.layers = 2,
+       .hidden = 72,
+       .heads = 3,
+       .kv_heads = 3,
+       .d = 24,
+       .ffn = 200,
+       .vocab = 131,
+       .positions = 8},
       {.layers = 2,
        .hidden = 2048,
        .heads = 32,
@@ -232,7 +244,8 @@ TEST(DecodingPass, HasTheBitsOfItsOperations) {
        .ffn = 1000,
        .vocab = 7,
        .bias = false,
-       .rotary = true},
+       .rotary = true,
+       .positions = 1},
   };
   for (const DType dtype : {DType::bf16, DType::f16})
     for (const Model& model : models) {

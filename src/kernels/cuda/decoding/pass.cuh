@@ -311,7 +311,7 @@ __device__ __forceinline__ void run_linear(const PassInstruction<T>& instruction
   if (share.count == 0) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const ChunkShape shape(w);
-  const unsigned x = __shfl_sync(~0u, shared_address(staged), 0);  // stays in a register
+  const unsigned x = in_register(shared_address(staged));
   for (int batch = 0; batch < share.count; batch += kPassBatch * w.part) {
     // The first threads finish an output each.
     const int part_of = static_cast<int>(threadIdx.x) / kPassRows;

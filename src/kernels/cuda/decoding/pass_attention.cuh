@@ -28,7 +28,7 @@ struct AttentionShare {
   using Reader = KeyReader<T, kLanes, kHeads, true, kParts>;
   static constexpr int kOfPart = kWarps * Reader::kStep;  // keys of a part's first steps
 
-  int chunks, splits, unit, split, kv, first_head, heads, begin, end;
+  int chunks, splits, head_group, split, kv, first_head, heads, begin, end;
   int there;  ///< parts of the keys that are there, of which every splits-th is this block's
   bool active;
 
@@ -45,15 +45,16 @@ struct AttentionShare {
       splits *= 2;
     int block = static_cast<int>(blockIdx.x) + instruction.rotation;
     if (block >= static_cast<int>(gridDim.x)) block -= static_cast<int>(gridDim.x);
-    unit = block / splits;
+    head_group = block / splits;
     split = block % splits;
-    kv = unit / chunks;
-    first_head = kv * group + unit % chunks * kHeads;
+    kv = head_group / chunks;
+    first_head = kv * group + head_group % chunks * kHeads;
     heads = min(kHeads, (kv + 1) * group - first_head);
     there = min(max((end - begin + kOfPart - 1) / kOfPart, 1), kParts);
     active = block < units * splits && split < there;
   }
-  /// The part of a unit: kWarps of them are of one part, a warp's each.
+  /// The part of the keys that the block's unit `unit` belongs to. A part has kWarps units, a unit
+  /// is what one warp attends to.
   __device__ int part_of(int unit) const { return split + unit / kWarps * splits; }
   __device__ bool is_there(int unit) const { return part_of(unit) < there; }
   /// The first key of a unit, which has those of a step, and of every Reader::kStride-th after it.
@@ -235,7 +236,7 @@ __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruct
   // The first block of a group gathers the parts of the others, a line of d + 2 floats for a head.
   const int line = p.d + 2, lines = share.heads * line;
   uint2* partials =
-      instruction.attention.partials + std::int64_t{share.unit} * kParts * kHeads * line;
+      instruction.attention.partials + std::int64_t{share.head_group} * kParts * kHeads * line;
   const bool gathers = share.split == 0;
   for (int task = threadIdx.x; share.splits > 1 && task < there * lines;
        task += kPassReaderThreads) {
@@ -266,7 +267,7 @@ __device__ __forceinline__ void run_attention(const PassInstruction<T>& instruct
     write_output(instruction.y, (share.first_head + g) * p.d + c,
                  end > 0 ? all.sum / all.total : 0.0f, tag);
   }
-  const bool first_of_group = share.unit % share.chunks == 0;
+  const bool first_of_group = share.head_group % share.chunks == 0;
   if (T* rotated = instruction.attention.rotated) {
     for (int i = threadIdx.x; i < share.heads * p.d; i += kPassReaderThreads)
       rotated[share.first_head * p.d + i] = staged[i];

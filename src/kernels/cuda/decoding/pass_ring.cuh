@@ -40,6 +40,12 @@ struct RingPosition {
   }
 };
 
+/// `value`, the same in all lanes, from a shuffle: the compiler cannot compute it again, as it
+/// would for every chunk, and so keeps it in a register.
+__device__ __forceinline__ unsigned in_register(unsigned value) {
+  return __shfl_sync(~0u, value, 0);
+}
+
 /// The readers' side: all warps but the producer's read every chunk in turn.
 struct RingReader {
   const unsigned char* memory;
@@ -49,11 +55,9 @@ struct RingReader {
 
   __device__ RingReader(RingBarriers* barriers, const unsigned char* memory, unsigned capacity)
       : memory(memory), capacity(capacity) {
-    // Kept in registers: what the compiler could compute again, it would, for every chunk.
-    const auto kept = [](unsigned value) { return __shfl_sync(~0u, value, 0); };
-    place = kept(shared_address(memory));
-    full = kept(shared_address(barriers->full));
-    empty = kept(shared_address(barriers->empty));
+    place = in_register(shared_address(memory));
+    full = in_register(shared_address(barriers->full));
+    empty = in_register(shared_address(barriers->empty));
   }
 
   /// Waits for a chunk of `bytes`, a result of ring_bytes(); its address in shared memory.
