@@ -21,6 +21,8 @@ target_link_options(trireme_flags INTERFACE -Wl,--build-id)  # by which ranks kn
 
 # What waits for people, files, the network or kernels, and has no loops over data: -O1 compiles it in two thirds of the time.
 set(TRIREME_COMPILE_QUICKLY $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+# What calculates for seconds in tests: the sanitizers' build, which has no optimization, takes minutes for it.
+set(TRIREME_OPTIMIZE_SANITIZED $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TRIREME_SANITIZE}>>:-O1>)
 
 # trireme_module(NAME SOURCES... DEPENDS...): the static library trireme::NAME. A module links only the modules named in
 # DEPENDS, all of them above it in the list of src/CMakeLists.txt, and includes no others: each has its own include path,
