@@ -70,9 +70,12 @@ class Plan(RunTest):
         self.assert_below(self.accuracy("h200.tsv"), [3.5, 9, 0.5, 1.5])
 
     def test_predicts_measured_steps_of_four_h100s(self):
-        errors = self.accuracy("four_h100.tsv", "--layouts", ROOT / "tests/data/plan_validation/four_gpus_layouts.tsv", "--cluster",
-                               INPUTS / "clusters/h100x4.yaml")
-        self.assert_below(errors, [5, 10, 1, 1.5])
+        """Of the first table the planner learned; the layouts of the second were fixed and measured after its last change."""
+        for measured, layouts, bounds in (("four_h100.tsv", "four_gpus_layouts.tsv", [5, 10, 1, 1.5]),
+                                          ("four_h100_more.tsv", "four_gpus_more_layouts.tsv", [3.5, 7, 1, 1.5])):
+            errors = self.accuracy(measured, "--layouts", ROOT / "tests/data/plan_validation" / layouts, "--cluster",
+                                   INPUTS / "clusters/h100x4.yaml")
+            self.assert_below(errors, bounds)
 
     def test_plans_layouts_of_four_gpus(self):
         """They are decks that load, and fit into the H100s and H200s that they are for."""
