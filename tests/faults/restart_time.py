@@ -118,8 +118,9 @@ def measure(arguments):
         rows.append(("start to the end of the first step", f"{time.monotonic() - run.began:.2f} s"))
         run.wait_until(lambda: run.events("checkpoint"), "checkpoint", arguments.patience)
         saved = run.events("checkpoint")[0]
-        run.wait_until(lambda: run.events("train")[-1]["iteration"] >= saved["iteration"] + 4, "later iteration",
-                       arguments.patience)
+        # Up to the next save: steps after this one show how much the GPUs slow down by themselves.
+        run.wait_until(lambda: run.events("train")[-1]["iteration"] >= saved["iteration"] + max(arguments.every - 2, 4),
+                       "later iteration", arguments.patience)
         train = run.events("train")
         rank, killed = random.choice(run.ranks()), time.monotonic()
         os.kill(rank, signal.SIGKILL)
@@ -136,14 +137,16 @@ def measure(arguments):
     meanwhile = [each["ms"] for each in train
                  if each["iteration"] > first + 1 and each["time"] <= saved["time"]] or [float("nan")]
     next_step = [each["ms"] for each in train if each["iteration"] == first + 1]
+    after = [each["ms"] for each in train if each["time"] > saved["time"] + 1e-3 * each["ms"]
+             and each["iteration"] < first + arguments.every] or [float("nan")]
     # The next save waits until this one is written: that is no time of the copies.
     too_often = saved["seconds"] > 1e-3 * arguments.every * statistics.median(before)
     waits = f"{saved.get('stall_seconds', saved['seconds']):.3f} s"
     rows += [("checkpoint", f"{saved['bytes'] / 1e9:.2f} GB in {saved['seconds']:.1f} s"),
              ("training waits for it", f"{waits}, with the next save's wait: give a longer --every" if too_often else waits),
-             ("step before; the next one; while it is written",
+             ("step before; the next one; while it is written; afterwards",
               f"{statistics.median(before):.1f} ms; {next_step[0]:.1f} ms; {statistics.median(meanwhile):.1f} ms "
-              f"(longest {max(meanwhile):.1f} of {len(meanwhile)})")]
+              f"(longest {max(meanwhile):.1f} of {len(meanwhile)}); {statistics.median(after):.1f} ms (of {len(after)})")]
     loaded = re.findall(r"loaded checkpoint .* in ([\d.]+) s\)", (folder / "console.log").read_text())
     newest = path if path.exists() else sorted(path.parent.glob("*.h5"))[-1]
     seconds_to_read(newest)
