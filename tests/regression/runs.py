@@ -48,14 +48,15 @@ class Result:
         return f"{' '.join(map(str, self.command))}\nended with {self.code}\n{self.out}\n{self.err}"
 
 
-class LauncherHung(Exception):
-    """Open MPI 4.1's mpirun may hang after its ranks have ended. RunTest runs such a test again."""
+class LauncherFailed(Exception):
+    """Open MPI 4.1's mpirun may hang after its ranks have ended, and its ranks may crash in MPI_Init when one maps another's
+    shared memory. RunTest runs such a test again."""
 
     count = 0
 
-    def __init__(self, result):
-        super().__init__(f"mpirun hangs after its ranks have ended\n{result}")
-        LauncherHung.count += 1
+    def __init__(self, how, result):
+        super().__init__(f"{how}\n{result}")
+        LauncherFailed.count += 1
 
 
 def command_line(program, *arguments, ranks=1):
@@ -109,7 +110,8 @@ class Started:
             stream.close()
 
     def finish(self, patience=PATIENCE):
-        """Waits for the end. Raises LauncherHung where an mpirun does not end after its ranks."""
+        """Waits for the end. Raises LauncherFailed where an mpirun does not end after its ranks, or its ranks
+        never began."""
         deadline = time.monotonic() + patience
         while self.running():
             if time.monotonic() > deadline:
@@ -121,6 +123,7 @@ class Started:
             reader.join(max(deadline - time.monotonic(), 0))
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(self.command, patience)
+        self.check_beginning()
         return self.so_far()
 
     def so_far(self):
@@ -160,8 +163,16 @@ class Started:
     def remember_ranks(self):
         self.ranks |= set(filter(is_rank, self.children()))
 
+    def check_beginning(self):
+        """Raises LauncherFailed where a rank crashed in MPI_Init, before the program said anything."""
+        for reader in self.readers:
+            reader.join(1)
+        result = self.so_far()
+        if not result.out and "failed during shared memory initialization" in result.err and "Segmentation fault" in result.err:
+            raise LauncherFailed("Open MPI crashed in MPI_Init", result)
+
     def check_launcher(self):
-        """Raises LauncherHung where a launcher runs LAUNCHER_PATIENCE longer than its ranks: at least one has ended, each
+        """Raises LauncherFailed where a launcher runs LAUNCHER_PATIENCE longer than its ranks: at least one has ended, each
         other one has ended or is stopped, and there are no other children."""
         self.remember_ranks()
         children = self.children()
@@ -175,7 +186,7 @@ class Started:
             for child in children:  # a stopped one would stay
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-            raise LauncherHung(self.so_far())
+            raise LauncherFailed("mpirun hangs after its ranks have ended", self.so_far())
 
 
 def run(program, *arguments, ranks=1):
@@ -215,18 +226,18 @@ class RunTest(unittest.TestCase):
         self.folder.mkdir(parents=True)
 
     def run(self, result=None):
-        """Runs again a test whose mpirun hung. Prints what such an attempt has found, which does not count."""
+        """Runs again a test whose launcher failed. Prints what such an attempt has found, which does not count."""
         result = result or self.defaultTestResult()
         for attempt in range(ATTEMPTS):
-            hung, problems = LauncherHung.count, [(each, len(each)) for each in (result.errors, result.failures)]
+            before, problems = LauncherFailed.count, [(each, len(each)) for each in (result.errors, result.failures)]
             super().run(result)
-            if LauncherHung.count == hung or attempt == ATTEMPTS - 1:
+            if LauncherFailed.count == before or attempt == ATTEMPTS - 1:
                 return result
-            print(f"{self.id()}: mpirun hung, running it again")
-            for found, before in problems:
-                for _, text in found[before:]:
+            print(f"{self.id()}: Open MPI failed, running it again")
+            for found, kept in problems:
+                for _, text in found[kept:]:
                     print(text, flush=True)
-                del found[before:]
+                del found[kept:]
 
     def deck_words(self, name, *words):
         """The deck of the run `name`, then its overrides and options: of two for one key the later
@@ -280,6 +291,8 @@ class RunTest(unittest.TestCase):
             if condition():
                 started.remember_ranks()  # the test may end them next
                 return
+            if not running:
+                started.check_beginning()
             if not running or time.monotonic() > deadline:
                 self.fail(f"waited in vain\n{started.so_far()}")
             time.sleep(0.01)
