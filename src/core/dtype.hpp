@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -122,12 +123,37 @@ inline float from_bf16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
+/// `a` where `condition`, else `b`, without a branch: the compiler vectorizes no loop with one.
+constexpr std::int32_t choose(bool condition, std::int32_t a, std::int32_t b) {
+  const std::int32_t mask = -static_cast<std::int32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 /// The bits of `value` rounded to fp16 (IEEE binary16), to nearest, ties to even; too large values
 /// become infinity.
-std::uint16_t to_f16(float value);
+inline std::uint16_t to_f16(float value) {
+  const auto bits = std::bit_cast<std::int32_t>(value);
+  const std::int32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  constexpr std::int32_t kNormal = 0x38800000;  // below, multiples of 2^-24
+  const float scaled =
+      std::bit_cast<float>(choose(magnitude < kNormal, magnitude, 0)) * 16777216.0f;
+  const auto subnormal = static_cast<std::int32_t>(std::nearbyint(scaled));
+  const std::int32_t normal = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;
+  std::int32_t code = choose(magnitude < kNormal, subnormal, normal);
+  code = choose(magnitude >= 0x477FF000, 0x7C00, code);  // rounds above 65504, or infinite
+  code = choose(magnitude > 0x7F800000, 0x7E00, code);   // NaN
+  return static_cast<std::uint16_t>(sign | code);
+}
 
 /// The value of the fp16 number with these bits.
-float from_f16(std::uint16_t bits);
+inline float from_f16(std::uint16_t bits) {
+  const std::int32_t sign = (bits & 0x8000) << 16, magnitude = bits & 0x7FFF;
+  const auto subnormal =
+      std::bit_cast<std::int32_t>(static_cast<float>(magnitude) * (1.0f / 16777216.0f));
+  std::int32_t code = choose(magnitude < 0x400, subnormal, (magnitude << 13) + 0x38000000);
+  code = choose(magnitude >= 0x7C00, 0x7F800000 | (magnitude & 0x3FF) << 13, code);
+  return std::bit_cast<float>(sign | code);
+}
 
 /// The bits of `value` rounded to FP8, to nearest, ties to even, as the GPU's cvt.rn.satfinite
 /// does: larger values and infinities become the largest finite number, every NaN 0x7F.
