@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/decoding/pass.cuh"
-#include "kernels/cuda/rotary_pair.cuh"
+#include "kernels/cuda/rotary.cuh"
 
 namespace trireme::kernels::cuda {
 

@@ -277,4 +277,102 @@ void sgd(const Sgd& args, const Context& context) {
   });
 }
 
+// ---- zero_count
+
+namespace {
+
+template <int kWidth>
+__device__ int zeros_of(const Elements<float, kWidth>& elements, const ChunkRanges& counted,
+                        std::int64_t i) {
+  const Values<kWidth> values = widen(elements);
+  int zeros = 0;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) zeros += values[k] == 0.0f && counted.contains(i + k);
+  return zeros;
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    count_zeros(const float* x, std::int64_t size, IndexRanges counted, double* partials) {
+  // A thread sees at most size / (kSumBlocks * kThreads) elements, far below 2^31.
+  int zeros = 0;
+  for (std::int64_t begin = blockIdx.x * kChunk; begin < size; begin += kSumBlocks * kChunk) {
+    const std::int64_t end = min(size, begin + kChunk);
+    const std::int64_t whole = end - (end - begin) % kWidth;
+    const ChunkRanges ranges(counted, begin, end);
+    if (ranges.uniform() && !ranges.contains(begin)) continue;
+#pragma unroll 4
+    for (std::int64_t i = begin + threadIdx.x * kWidth; i < whole; i += kThreads * kWidth)
+      zeros += zeros_of(load<kWidth>(x + i), ranges, i);
+    if (whole + threadIdx.x < end)
+      zeros += zeros_of(load<1>(x + whole + threadIdx.x), ranges, whole + threadIdx.x);
+  }
+  const double sum = block_sum<kThreads>(static_cast<double>(zeros));
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+}  // namespace
+
+void zero_count(const ZeroCount& args, const Context& context) {
+  const std::int64_t size = args.x.size();
+  check_vector("zero_count", "x", args.x, DType::f32, size);
+  check_vector("zero_count", "out", args.out, DType::f64, 1);
+  check_workspace("zero_count", context, squared_sum_workspace());
+  if (size == 0) return;
+  const float* x = args.x.as<float>();
+  auto* partials = reinterpret_cast<double*>(context.workspace);
+  dispatch_width<float>(aligned16(x), [&](auto width) {
+    count_zeros<width>
+        <<<kSumBlocks, kThreads, 0, context.stream>>>(x, size, args.counted, partials);
+    TRIREME_CUDA_LAUNCHED(count_zeros);
+  });
+  add_partial_sum(partials, kSumBlocks, args.out.as<double>(), context);
+}
+
+// ---- checksum
+
+namespace {
+
+constexpr std::int64_t kChecksumBlocks = 1024;
+
+template <typename Bits>
+__global__ void __launch_bounds__(kThreads)
+    add_checksum(const Bits* x, std::int64_t size, unsigned long long* out) {
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
+  unsigned long long sum = 0;
+#pragma unroll 4
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size; i += stride)
+    sum += x[i] * checksum_weight(static_cast<std::uint64_t>(i));
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    sum += __shfl_down_sync(0xffffffffu, sum, distance);
+  // Addition modulo 2^64 gives the same sum in any order.
+  if (threadIdx.x % 32 == 0) atomicAdd(out, sum);
+}
+
+}  // namespace
+
+void checksum(const Checksum& args, const Context& context) {
+  const std::int64_t size = args.x.size();
+  if (size == 0) return;
+  const auto blocks =
+      static_cast<unsigned>(std::min((size + kThreads - 1) / kThreads, kChecksumBlocks));
+  auto* out = reinterpret_cast<unsigned long long*>(args.out);
+  const auto launch = [&](auto bits) {
+    add_checksum<<<blocks, kThreads, 0, context.stream>>>(
+        static_cast<const decltype(bits)*>(args.x.data), size, out);
+    TRIREME_CUDA_LAUNCHED(add_checksum);
+  };
+  switch (size_of(args.x.dtype)) {
+    case 8:
+      return launch(std::uint64_t{});
+    case 4:
+      return launch(std::uint32_t{});
+    case 2:
+      return launch(std::uint16_t{});
+    default:
+      return launch(std::uint8_t{});
+  }
+}
+
 }  // namespace trireme::kernels::cuda

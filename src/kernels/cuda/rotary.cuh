@@ -1,4 +1,4 @@
-// Where queries and keys lie in qkv.
+// Where queries and keys lie in qkv, and the rotation of their pairs.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,15 @@ inline QkLayout layout_of(const char* op, const Tensor& qkv, std::int64_t heads,
                 to_string(qkv.shape));
   return {rows, static_cast<int>(heads), static_cast<int>(kv_heads),
           static_cast<int>(qkv.shape[2] / all)};
+}
+
+/// A pair of elements after its rotation, the same bits in every kernel.
+struct RotatedPair {
+  float low, high;
+};
+__device__ __forceinline__ RotatedPair rotate_pair(float low, float high, float cosine,
+                                                   float sine) {
+  return {fmaf(low, cosine, -(high * sine)), fmaf(high, cosine, low * sine)};
 }
 
 }  // namespace trireme::kernels::cuda
