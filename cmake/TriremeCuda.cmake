@@ -58,17 +58,24 @@ if(TRIREME_WITH_CUDA)
   # Code for compute capability 8.0, which 8.6 and 8.9 run too, its PTX for what is newer than 9.0, and 9.0a.
   set(TRIREME_CUDA_CODE
     --generate-code=arch=compute_80,code=[compute_80,sm_80] --generate-code=arch=compute_90a,code=[sm_90a])
+  # The same from one PTX, which takes a third less time: for sources with nothing of Hopper's own. The code is the same.
+  set(TRIREME_CUDA_COMMON_CODE --generate-code=arch=compute_80,code=[compute_80,sm_80,sm_90])
 endif()
 
-# trireme_cuda_sources(TARGET SOURCES...): adds .cu files to a module, compiled for the GPUs above, one after the other,
-# so that their reports do not mix. The test compile_ptxas reads the reports.
+# trireme_cuda_sources(TARGET SOURCES... [COMMON SOURCES...]): adds .cu files to a module, compiled for the GPUs above, one
+# after the other, so that their reports do not mix; those after COMMON from one PTX. The test compile_ptxas reads the reports.
 function(trireme_cuda_sources target)
-  target_sources(${target} PRIVATE ${ARGN})
+  cmake_parse_arguments(arg "" "" "COMMON" ${ARGN})
+  target_sources(${target} PRIVATE ${arg_UNPARSED_ARGUMENTS} ${arg_COMMON})
+  set_property(SOURCE ${arg_UNPARSED_ARGUMENTS} APPEND PROPERTY COMPILE_OPTIONS ${TRIREME_CUDA_CODE})
+  if(arg_COMMON)
+    set_property(SOURCE ${arg_COMMON} APPEND PROPERTY COMPILE_OPTIONS ${TRIREME_CUDA_COMMON_CODE})
+  endif()
   set_property(TARGET ${target} PROPERTY CUDA_COMPILER_LAUNCHER
     ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_report.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
   target_link_libraries(${target} PUBLIC trireme_cuda)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${TRIREME_CUDA_CODE} -O3 --expt-relaxed-constexpr -Xptxas=-v
+    $<$<COMPILE_LANGUAGE:CUDA>:-O3 --expt-relaxed-constexpr -Xptxas=-v
       -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1  # fmt 9 mistakes nvcc for a compiler without them
       -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>
     $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TRIREME_WERROR}>>:-Werror=all-warnings>)

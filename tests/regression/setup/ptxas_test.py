@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 from typing import NamedTuple
 
-ARCHITECTURES = ("sm_80", "sm_90a")
+ARCHITECTURES = ("sm_80", "sm_90")
 KERNELS = "src/kernels/cuda/"
 
 # The bytes that may be spilled are this compiler's; another one spills others, and is held only to
@@ -34,7 +34,7 @@ class Bound(NamedTuple):
     kernel: str  # a regular expression
     registers: int  # the most a thread may use: with more, fewer threads are resident
     sm_80: tuple = NONE  # bytes of spill stores and loads
-    sm_90a: tuple = NONE
+    sm_90: tuple = NONE
 
 
 # The first bound that a kernel matches holds; what matches none may not spill. Each bound must
@@ -86,7 +86,7 @@ BOUNDS = {
         # Wide rows, and rows that are not a whole number of 16 bytes: it is enough that they work.
         Bound(r"norm_gradients<NormPlan<\w+, \d, \d+, 512, ", 128, ANY, ANY),
     ],
-    # <type, head, dropout, documents, compact>, on Hopper without the last. Their accumulators leave little of the 255 registers
+    # <type, head, dropout, documents>, compact for backward. Their accumulators leave little of the 255 registers
     # that a thread can have; spilled are addresses that do not change, read again once a tile.
     "attention/heads/head_64.cu": [
         Bound(r"attend_tiles<\w+, 64, \w+, false>", 255),
@@ -149,7 +149,7 @@ def parse(report):
         if WARNING.search(line):
             problems.append(line)
         elif entry := ENTRY.search(line):
-            kernels.append(Kernel(*entry.groups()))
+            kernels.append(Kernel(entry[1], entry[2].removesuffix("a")))  # sm_90 and sm_90a are of one GPU
         elif kernels and (memory := MEMORY.search(line)):
             stack, stores, loads = map(int, memory.groups())
             kernels[-1].stack = max(kernels[-1].stack, stack)
@@ -289,7 +289,7 @@ class Reports(unittest.TestCase):
         return faults(kernels, problems, bounds or [Bound("norm<float", 48)], exact)
 
     def spilling(self, memory):
-        """The report where the kernel for sm_90a, the last one, has other properties."""
+        """The report where the kernel for sm_90, the last one, has other properties."""
         before, _, after = self.REPORT.rpartition(self.CLEAN)
         return before + memory + after
 
@@ -298,14 +298,14 @@ class Reports(unittest.TestCase):
         kernels, _ = parse(self.REPORT)
         demangle(kernels)
         self.assertEqual([(k.name, k.architecture, k.registers) for k in kernels],
-                         [("norm<float, 4>", "sm_80", 48), ("norm<float, 4>", "sm_90a", 40)])
+                         [("norm<float, 4>", "sm_80", 48), ("norm<float, 4>", "sm_90", 40)])
 
     def test_serialized(self):
         self.assertEqual(self.faults(f"{self.SERIALIZED}\n{self.REPORT}"), [self.SERIALIZED])
 
     def test_spill(self):
         report = self.spilling("8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads")
-        fault = "norm<float, 4> on sm_90a spills 4 and reloads 12 bytes, not 0 and 0"
+        fault = "norm<float, 4> on sm_90 spills 4 and reloads 12 bytes, not 0 and 0"
         self.assertEqual(self.faults(report), [fault])
         # Also of a kernel that has no bound, and where spills are not compared byte by byte.
         other = [f"no kernel matches other on {architecture}" for architecture in ARCHITECTURES]
@@ -314,15 +314,15 @@ class Reports(unittest.TestCase):
 
     def test_allowed_spill(self):
         report = self.spilling("8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads")
-        less = Bound("norm", 48, sm_90a=(4, 8))
-        self.assertEqual(self.faults(report, Bound("norm", 48, sm_90a=(4, 12))), [])
+        less = Bound("norm", 48, sm_90=(4, 8))
+        self.assertEqual(self.faults(report, Bound("norm", 48, sm_90=(4, 12))), [])
         self.assertEqual(len(self.faults(report, less)), 1)
         self.assertEqual(self.faults(report, less, exact=False), [])
 
     def test_stack_frame(self):
         report = self.spilling("16 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
         self.assertEqual(self.faults(report),
-                         ["norm<float, 4> on sm_90a has a stack frame of 16 bytes"])
+                         ["norm<float, 4> on sm_90 has a stack frame of 16 bytes"])
 
     def test_registers(self):
         self.assertEqual(self.faults(self.REPORT, Bound("norm", 40)),
@@ -330,7 +330,7 @@ class Reports(unittest.TestCase):
 
     def test_kernel_of_one_architecture(self):
         one = self.REPORT[:self.REPORT.index("ptxas info    : 0 bytes gmem")]
-        self.assertEqual(self.faults(one), ["no kernel matches norm<float on sm_90a"])
+        self.assertEqual(self.faults(one), ["no kernel matches norm<float on sm_90"])
 
 
 if __name__ == "__main__":
