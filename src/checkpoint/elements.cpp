@@ -118,7 +118,7 @@ void reserve_space(const std::filesystem::path& path, std::int64_t bytes) {
   if (file < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
   int error = 0;
   do {
-    error = ::fallocate(file, 0, 0, bytes) == 0 ? 0 : errno;
+    error = bytes == 0 || ::fallocate(file, 0, 0, bytes) == 0 ? 0 : errno;
   } while (error == EINTR);
   ::close(file);
   if (error != 0 && error != EOPNOTSUPP && error != ENOSYS)

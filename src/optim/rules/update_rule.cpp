@@ -33,9 +33,10 @@ UpdateRule::UpdateRule(device::Backend& backend, const OwnedShard& shard,
                 "optimizer state in {}, master weights in {}", name_of(precision.moments),
                 name_of(precision.master));
   const std::int64_t elements = state_elements(config, shard.elements(), shard.common_elements());
-  if (elements == 0 && extra_bytes == 0) return;
-  memory_ =
-      backend.allocate(elements * size_of(precision.moments) + extra_bytes, "optimizer state");
+  // A stage without layers has states of no elements: checkpoints list them on all ranks alike.
+  if (elements > 0 || extra_bytes > 0)
+    memory_ =
+        backend.allocate(elements * size_of(precision.moments) + extra_bytes, "optimizer state");
   auto* next = static_cast<std::byte*>(memory_.get());
   for (int i = 0; i < state_count(config); ++i) {
     const bool of_matrices = is_of_matrices(config, i);

@@ -196,6 +196,22 @@ std::optional<fs::path> local_folder(const deck::Deck& deck) {
          fmt::format("{}-{:016x}", deck.run.name, name_hash(output.c_str()));
 }
 
+namespace {
+
+/// Whether the ranks of a run with the deck `before` hold the same parts of weights and optimizer
+/// state as those of a run with `now`, if the model is the same.
+bool have_same_parts(const deck::Deck& before, deck::Deck now) {
+  now.parallel.overlap = before.parallel.overlap;
+  if (before.parallel.zero == 0 && now.parallel.zero == 0)
+    now.parallel.bucket = before.parallel.bucket;
+  now.precision.loss_scale = before.precision.loss_scale;
+  return before.parallel == now.parallel && before.precision == now.precision &&
+         before.optimizer.type == now.optimizer.type &&
+         before.optimizer.momentum == now.optimizer.momentum;
+}
+
+}  // namespace
+
 void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
                         const std::string& restart, const TrainingData& training_data,
                         RestartPoint& point) {
@@ -209,10 +225,9 @@ void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
     found = checkpoint::find_shards(
         *folder, world, static_cast<std::int64_t>(newest),
         [&](const checkpoint::ShardHeader& shard) {
-          const deck::Deck before =
-              deck::parse(shard.deck, folder->string(), {}, {.need_data = false});
-          return before.parallel == deck.parallel && before.precision == deck.precision &&
-                 before.optimizer == deck.optimizer && before.model == deck.model;
+          // Another model is refused below.
+          return have_same_parts(
+              deck::parse(shard.deck, folder->string(), {}, {.need_data = false}), deck);
         },
         note);
   if (!note.empty()) point.notes.push_back(note);
@@ -220,6 +235,9 @@ void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
     point.local = checkpoint::Header{
         .attributes = found->attributes, .deck = found->deck, .tensors = {}, .path = *folder};
     on_rank_zero(world, [&] {
+      std::erase_if(point.notes, [](const std::string& note) {  // of the other checkpoint
+        return note.starts_with("changed:");
+      });
       compare_runs(deck, training_data, *point.local, point);
       return std::string();
     });

@@ -69,7 +69,7 @@ class OtherLayout(RunTest):
         chain = [
             (4, ["parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"]),
             (2, ["parallel.data=2"]),
-            (4, ["parallel.pipeline=4", "parallel.partition=0-2-2-0", "parallel.zero=0"]),
+            (4, ["parallel.pipeline=4", "parallel.partition=2-0-2-0", "parallel.zero=0"]),
             (1, ["batch.micro=2"]),
             (4, ["parallel.tensor=4", "parallel.sequence=true", "parallel.zero=1"]),
         ]

@@ -12,7 +12,7 @@ import time
 import unittest
 from unittest import mock
 
-from runs import BIN, DEVICE, FINISHED, IO, MPIEXEC, RunTest, Started
+from runs import BIN, DECK, DEVICE, FINISHED, IO, MPIEXEC, RunTest, Started
 
 LIBRARY = os.environ["TRIREME_IO_FAULTS"]
 # Seconds; all waits of these runs are shorter unless something hangs.
@@ -65,6 +65,24 @@ class Saves(RunTest):
         disk = self.folder / "disk"
         self.pretrain("run", *words, f"checkpoint.local.path={disk}")
         self.assertEqual([path.name for path in disk.glob("*/*")], ["step-00000001.rank-00000.shard"])
+
+    def test_local_checkpoints_of_other_hyperparameters_are_used(self):
+        disk = self.folder / "disk"
+        words = ["checkpoint.local.every=1", f"checkpoint.local.path={disk}", "checkpoint.at_end=false"]
+        self.pretrain("run", *words, "train.iterations=3")
+        result = self.pretrain("run", *words, "train.iterations=5", "optimizer.clip=0.5")
+        self.assertRegex(result.out, "restart +from the local checkpoint in .*, iteration 3")
+        self.assertEqual(result.out.count("changed: optimizer.clip: 1 in the checkpoint, 0.5 now"), 1)
+        shards = sorted(disk.glob("*/*"))
+        refused = self.pretrain("run", *words, "train.iterations=6", "model.layers=2", code=DECK)
+        self.assertIn("model.layers", refused.err)
+        self.assertEqual(sorted(disk.glob("*/*")), shards)
+
+    def test_local_checkpoints_of_a_stage_without_layers(self):
+        words = ["train.iterations=2", "model.layers=2", "parallel.pipeline=3", "parallel.partition=1-0-1",
+                 "checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}"]
+        self.pretrain("run", *words, ranks=3)
+        self.inspect(self.latest("run"))
 
     def test_stripes_are_set_by_lustres_program(self):
         words = ["train.iterations=1", "checkpoint.stripes=4"]
