@@ -67,6 +67,7 @@ class Reader {
     } else if (*kind == "stop") {
       if (const auto code = number(event, "exit_code"))
         figures_.exit_code = static_cast<int>(*code);
+      figures_.finished = event.value("reason", "finished") == "finished";
     }
   }
 
@@ -211,7 +212,7 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
   const bool diverged = ended_with(ExitCode::diverged);
   if (code && *code != 0 && !is_early(*code) && !diverged)
     return is(State::failed, fmt::format("exit code {}", *code));
-  if (stop == 0 || diverged) {
+  if ((stop == 0 && status.figures.finished) || diverged) {
     std::vector<std::string> changes;
     for (const deck::Change& change : changes_of(sweep, run))
       changes.push_back(fmt::format("{} was {}", change.key, change.before));
@@ -219,6 +220,7 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
                            : is(State::changed, fmt::format("{}", fmt::join(changes, ", ")));
   }
   if (run.unfit) return is(State::too_large, *run.unfit);
+  if (stop == 0) return is(State::stopped);  // the deck or a person asked for it
   if (stop) return is_early(*stop) ? is(State::stopped) : is(State::failed);
   if (status.figures.started || fs::exists(output_path(sweep, run))) return is(State::killed);
   return is(State::waiting);

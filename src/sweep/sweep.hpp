@@ -169,6 +169,7 @@ std::string shell_line(const std::vector<std::string>& words);
 struct Figures {
   bool started = false;              ///< there is a start event
   std::optional<int> exit_code;      ///< of the stop event, unless the run was started again since
+  bool finished = false;             ///< by the reason of that event
   std::int64_t iteration = 0;        ///< the last one reported
   std::optional<double> loss;        ///< the last one reported
   std::optional<double> valid_loss;  ///< of the newest evaluation

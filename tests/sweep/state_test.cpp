@@ -12,11 +12,14 @@ namespace {
 class StateTest : public SweepTest {
  protected:
   /// What a run leaves that ended with `code`, or is not over yet.
-  void leave(const PlannedRun& run, std::optional<int> code) const {
+  void leave(const PlannedRun& run, std::optional<int> code,
+             const std::string& reason = "finished") const {
     write(run.folder / "deck.yaml", deck::print_deck(run.deck));
     write(run.folder / "metrics.jsonl",
           "{\"kind\":\"start\"}\n" +
-              (code ? fmt::format("{{\"kind\":\"stop\",\"exit_code\":{}}}\n", *code) : ""));
+              (code ? fmt::format("{{\"kind\":\"stop\",\"reason\":\"{}\",\"exit_code\":{}}}\n",
+                                  reason, *code)
+                    : ""));
   }
 
   static std::string state(const PlannedSweep& sweep, std::size_t index, const Queue& queue = {}) {
@@ -38,6 +41,12 @@ TEST_F(StateTest, FromWhatRunsLeave) {
   EXPECT_EQ(state(sweep, 3), "failed: exit code 74");
   leave(sweep.runs[3], 0);
   EXPECT_EQ(state(sweep, 3), "finished") << "started by hand after the sweep's own start failed";
+}
+
+TEST_F(StateTest, RunsThatTheirDeckStopsContinue) {
+  const PlannedSweep sweep = plan();
+  leave(sweep.runs[0], 0, "train.exit_interval is reached");
+  EXPECT_EQ(state(sweep, 0), "stopped");
 }
 
 TEST_F(StateTest, DivergedRunsAreNotRestarted) {
