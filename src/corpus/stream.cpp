@@ -23,8 +23,11 @@ Document read_document(const DocumentBatch& batch, const DocumentBatch::Record& 
     document.fields = {{key, ""}};
     return document;
   }
-  document.fields = nlohmann::ordered_json::parse(batch.bytes.substr(record.offset, record.size),
-                                                  nullptr, /*allow_exceptions=*/false);
+  const auto line = std::string_view(batch.bytes).substr(record.offset, record.size);
+  if (tokenizer::json_depth(line) > tokenizer::kMaxJsonDepth)
+    throw DataError("{}: cannot be written back: it is nested deeper than {}", document.place,
+                    tokenizer::kMaxJsonDepth);
+  document.fields = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!document.fields.is_object())
     throw DataError(
         "{}: cannot be written back: it has numbers (NaN, Infinity) or characters that JSON does "

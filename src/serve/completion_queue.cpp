@@ -44,6 +44,27 @@ std::shared_ptr<Completion> CompletionQueue::submit(CompletionRequest request) {
 }
 
 void CompletionQueue::run(const std::atomic<bool>& stop, std::chrono::milliseconds drain) {
+  try {
+    serve(stop, drain);
+  } catch (...) {
+    abandon_all();  // clients would wait for answers that do not come
+    throw;
+  }
+}
+
+void CompletionQueue::abandon_all() {
+  const std::lock_guard lock(mutex_);
+  closing_ = true;
+  std::vector<std::shared_ptr<Completion>> all(submitted_.begin(), submitted_.end());
+  for (const auto& active : active_) all.push_back(active->completion);
+  for (const auto& completion : all) {
+    completion->abandon();
+    const std::lock_guard own(completion->mutex_);
+    completion->changed_.notify_all();
+  }
+}
+
+void CompletionQueue::serve(const std::atomic<bool>& stop, std::chrono::milliseconds drain) {
   constexpr double kKeepAliveSeconds = 10.0;
   generate::BatchGenerator generator(decoder_);
   Stopwatch since_signal;

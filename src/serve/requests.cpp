@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "tokenizer/preprocess/documents.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace trireme::serve {
@@ -17,6 +18,9 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse_object(std::string_view body) {
+  if (tokenizer::json_depth(body) > tokenizer::kMaxJsonDepth)
+    throw BadRequest(400,
+                     fmt::format("the body is nested deeper than {}", tokenizer::kMaxJsonDepth));
   Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw BadRequest(400, "the body is not JSON");
   if (!json.is_object()) throw BadRequest(400, "the body is not a JSON object");

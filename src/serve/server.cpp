@@ -1,5 +1,7 @@
 #include "serve/server.hpp"
 
+// What `curl -d` sends without a type of its own: --max-body limits it as any other.
+#define CPPHTTPLIB_FORM_URL_ENCODED_PAYLOAD_MAX_LENGTH (std::size_t{1} << 40)
 #include <httplib.h>
 
 #include <chrono>

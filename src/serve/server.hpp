@@ -138,6 +138,9 @@ class CompletionQueue {
     std::vector<std::unique_ptr<TokenTexts>> streams;
     std::size_t left = 0;  ///< continuations that have not ended
   };
+  void serve(const std::atomic<bool>& stop, std::chrono::milliseconds drain);
+  /// Takes no more requests, and ends the waits of those that it has.
+  void abandon_all();
   void start(generate::BatchGenerator& generator, std::shared_ptr<Completion> completion);
   void take_submitted(generate::BatchGenerator& generator, std::chrono::milliseconds wait);
   void drop_abandoned(generate::BatchGenerator& generator, bool all);

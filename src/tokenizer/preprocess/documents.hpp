@@ -84,6 +84,12 @@ std::string document_text(const DocumentBatch& batch, const DocumentBatch::Recor
 /// "place: reason" when the line is not a JSON object or has no valid string under that key.
 std::string json_text(std::string_view line, const std::string& key, const std::string& place);
 
+/// Deeper JSON is refused where it is copied, compared or printed, which recurses.
+inline constexpr int kMaxJsonDepth = 500;
+
+/// How deep arrays and objects are nested in JSON.
+int json_depth(std::string_view json);
+
 /// Whether json_text() reads `line` as a JSON object.
 bool is_json_object(std::string_view line);
 

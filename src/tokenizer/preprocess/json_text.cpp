@@ -187,6 +187,23 @@ std::string json_text(std::string_view line, const std::string& key, const std::
   return std::move(*found.text);
 }
 
+int json_depth(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"')
+      quoted = !quoted;
+    else if (quoted)
+      i += c == '\\';
+    else if (c == '[' || c == '{')
+      deepest = std::max(deepest, ++depth);
+    else if (c == ']' || c == '}')
+      --depth;
+  }
+  return deepest;
+}
+
 bool is_json_object(std::string_view line) {
   const std::string no_key;
   const FindKey found = look_up(line, no_key);
