@@ -120,8 +120,12 @@ void convert_flags(int argc, char** argv) {
       parse_options(static_cast<int>(dashes - argv), argv, options, positional);
   if (values.count("list")) return print_out(convert::flags::describe_flags());
 
-  const convert::flags::Result result =
-      convert::flags::convert(request_of(values, std::move(words)));
+  const convert::flags::Request request = request_of(values, std::move(words));
+  std::vector<std::string> inputs = {request.file.string()};
+  if (values.count("ds-config")) inputs.push_back(values["ds-config"].as<std::string>());
+  for (const char* option : {"output", "hosts"})
+    if (values.count(option)) output_of(values, option, inputs);
+  const convert::flags::Result result = convert::flags::convert(request);
   std::string said;
   for (const std::string& note : result.notes) said += fmt::format("note: {}\n", note);
   for (const std::string& key : result.unbuilt) said += fmt::format("not built yet: {}\n", key);
@@ -177,6 +181,17 @@ std::string path_option(const Paths& paths, const char* name) {
   return paths.values.count(name) ? paths.values[name].as<std::string>() : "";
 }
 
+/// The file of --write-deck, or "". Throws UsageError where it would replace one of the model's.
+std::string deck_to_write(const Paths& paths) {
+  if (!paths.values.count("write-deck")) return "";
+  std::vector<std::string> inputs;
+  std::error_code ignored;
+  if (paths.values.count("deck")) inputs.push_back(path_option(paths, "deck"));
+  for (const auto& entry : std::filesystem::directory_iterator(paths.from, ignored))
+    inputs.push_back(entry.path().string());
+  return output_of(paths.values, "write-deck", inputs);
+}
+
 /// `5`, `5GB` or `500MB` in bytes. Throws UsageError.
 std::uint64_t shard_bytes(const std::string& text) {
   std::string number = text;
@@ -198,7 +213,7 @@ void convert_hf(int argc, char** argv) {
   const auto& [from, to, overrides, values] = paths;
   const convert::huggingface::ImportOptions import{.deck = path_option(paths, "deck"),
                                                    .overrides = overrides,
-                                                   .write_deck = path_option(paths, "write-deck"),
+                                                   .write_deck = deck_to_write(paths),
                                                    .progress = progress_output(values)};
   if (from.extension() == ".h5" && to.extension() == ".h5")
     throw UsageError("'{}' and '{}' are both checkpoints: name a folder", from.string(),
@@ -239,7 +254,7 @@ void convert_megatron(int argc, char** argv) {
   print_out(convert::megatron::import_checkpoint(paths.from, paths.to,
                                                  {.deck = path_option(paths, "deck"),
                                                   .overrides = paths.overrides,
-                                                  .write_deck = path_option(paths, "write-deck"),
+                                                  .write_deck = deck_to_write(paths),
                                                   .progress = progress_output(paths.values)}));
 }
 

@@ -319,6 +319,7 @@ std::string parse_task(const po::variables_map& values) {
     throw UsageError("--task {} needs --input, the file to score", task);
   if (task == "ngram" && values.count("plot"))
     throw UsageError("--plot draws a curve over several checkpoints, which --task ngram needs not");
+  check_plot(values);
   if (task == "ngram" && (input || values.count("checkpoint")))
     throw UsageError("--task ngram counts the training data and takes no --{}",
                      input ? "input" : "checkpoint");

@@ -102,9 +102,13 @@ class Run {
                                         .eod = request_.eod};
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       auto found = beam_search(*decoder_, prompts[i].ids, options);
-      for (std::size_t k = 0; k < std::min(samples, found.size()); ++k)
-        add(printer, i * samples + k, prompts[i],
-            {.ids = std::move(found[k].ids), .stop = found[k].stop}, found[k].score);
+      for (std::size_t k = 0; k < samples; ++k) {
+        if (k < found.size())
+          add(printer, i * samples + k, prompts[i],
+              {.ids = std::move(found[k].ids), .stop = found[k].stop}, found[k].score);
+        else
+          printer.pass_over(i * samples + k);
+      }
     }
   }
 
@@ -168,7 +172,7 @@ ExitCode generate_on(const po::variables_map& values,
   if (values["interactive"].as<bool>() ||
       (!several && !recompute && !values.count("beams") && !values.count("prompt") &&
        !values.count("input") && !values["unconditional"].as<bool>() &&
-       !values["json"].as<bool>() && ::isatty(STDIN_FILENO)))
+       !values["json"].as<bool>() && !values.count("output") && ::isatty(STDIN_FILENO)))
     run.interactive();
   else
     run.prompts(read_prompts(values));

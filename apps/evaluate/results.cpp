@@ -12,6 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char kNoCurve[] =
+    "--plot draws a curve over several checkpoints: give --all-checkpoints, or "
+    "--checkpoint more than once";
+
 std::string plain(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -60,11 +64,21 @@ void print_results(const std::vector<Json>& results, bool json) {
   print_out(aligned_table(rows, 1));
 }
 
+void check_plot(const po::variables_map& values) {
+  if (!values.count("plot")) return;
+  std::vector<std::string> inputs;
+  if (values.count("input")) inputs.push_back(values["input"].as<std::string>());
+  const std::string file = output_of(values, "plot", inputs);
+  if (!file.ends_with(".svg"))
+    throw UsageError("--plot {}: expected a name that ends in .svg", file);
+  if (!values["all-checkpoints"].as<bool>() &&
+      (!values.count("checkpoint") ||
+       values["checkpoint"].as<std::vector<std::string>>().size() < 2))
+    throw UsageError(kNoCurve);
+}
+
 void plot_results(const std::vector<Json>& results, const std::filesystem::path& file) {
-  if (results.size() < 2)
-    throw UsageError(
-        "--plot draws a curve over several checkpoints: give --all-checkpoints, or "
-        "--checkpoint more than once");
+  if (results.size() < 2) throw UsageError(kNoCurve);
   std::vector<Json> sorted = results;
   std::ranges::stable_sort(sorted, {},
                            [](const Json& result) { return result["iteration"].get<double>(); });

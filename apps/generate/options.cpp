@@ -112,10 +112,18 @@ void check_options(const po::variables_map& values) {
     if (values["unconditional"].as<bool>()) together(source, "unconditional");
   }
   if (values.count("prompt") && values.count("input")) together("prompt", "input");
-  if (values.count("output"))
-    refuse_device(output_of(values, "output",
-                            values.count("input") ? std::vector{values["input"].as<std::string>()}
-                                                  : std::vector<std::string>()));
+  if (interactive) {
+    for (const char* option : {"output", "logprobs"})
+      if (values.count(option)) together(option, "interactive");
+    if (values["json"].as<bool>()) together("json", "interactive");
+    if (!values["samples"].defaulted()) together("samples", "interactive");
+  }
+  if (values.count("output")) {
+    std::vector<std::string> inputs;
+    for (const char* option : {"input", "checkpoint", "vocab", "merges", "model"})
+      if (values.count(option)) inputs.push_back(values[option].as<std::string>());
+    refuse_device(output_of(values, "output", inputs));
+  }
   if (values.count("stop"))
     for (const std::string& text : values["stop"].as<std::vector<std::string>>())
       if (text.empty()) throw UsageError("--stop: must not be empty, since every text has that");

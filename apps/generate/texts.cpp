@@ -116,6 +116,12 @@ void Printer::add(std::size_t number, Result result) {
   if (meter_) meter_->update(static_cast<double>(next_));
 }
 
+void Printer::pass_over(std::size_t number) {
+  Result none;
+  none.missing = true;
+  add(number, std::move(none));
+}
+
 void Printer::finish() const {
   if (!path_.empty()) write_file_atomically(path_, gathered_);
 }
@@ -132,6 +138,7 @@ void Printer::write(const std::string& text) {
 void Printer::print(std::size_t number) {
   const auto prompt = number / samples_, sample = number % samples_;
   const Result result = std::move(*results_[number]);
+  if (result.missing) return;
   if (json_) return write(json_line(prompts_[prompt], result, tokenizer_));
   if (several_) write(fmt::format("--- prompt {}, sample {}\n", prompt + 1, sample + 1));
   write((begun_ ? "" : tokenizer::replace_invalid_utf8(prompts_[prompt].text) + result.text) +

@@ -30,6 +30,7 @@ struct Result {
   std::string text;
   generate::Continuation continuation;
   std::optional<double> score = std::nullopt;  ///< of a beam
+  bool missing = false;                        ///< nothing is printed
 };
 
 /// Prints the results in the order of prompts and samples, to standard output or, at the end, to
@@ -48,6 +49,8 @@ class Printer {
 
   /// The result of a sample of a prompt, `number` = prompt * samples + sample.
   void add(std::size_t number, Result result);
+  /// There is no such result: a search found fewer.
+  void pass_over(std::size_t number);
   void finish() const;
 
  private:

@@ -35,6 +35,8 @@ corpus::StreamOptions stream_of(const po::variables_map& values) {
   for (const char* option : {"block-domains", "block-suffixes", "evaluation"})
     if (values.count(option))
       for (const std::string& path : values[option].as<Strings>()) taken.push_back(path);
+  for (const char* option : {"vocab", "merges", "model"})
+    if (values.count(option)) taken.push_back(values[option].as<std::string>());
   stream.output = output_of(values, "output", taken);
   for (const auto& [option, path] :
        {std::pair("dropped", &stream.dropped), std::pair("report", &stream.report)}) {

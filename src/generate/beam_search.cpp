@@ -25,7 +25,8 @@ std::vector<Candidate> best_extensions(std::span<const Beam> parents,
   for (std::size_t parent = 0; parent < parents.size(); ++parent) {
     const auto row = std::span(logits[parent]).first(vocab);
     if (!std::ranges::all_of(row, [](double x) { return std::isfinite(x); }))
-      throw DataError("the model's logits are not finite: its training has diverged");
+      throw CodedError<ExitCode::diverged>(
+          "the model's logits are not finite: its training has diverged");
     const double best = *std::ranges::max_element(row);
     double sum = 0.0;
     for (const double logit : row) sum += std::exp(logit - best);

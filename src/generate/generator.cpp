@@ -42,7 +42,8 @@ std::size_t top_p_count(const std::vector<double>& weights, double top_p) {
 
 void require_finite(std::span<const double> logits) {
   if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); }))
-    throw DataError("the model's logits are not finite: its training has diverged");
+    throw CodedError<ExitCode::diverged>(
+        "the model's logits are not finite: its training has diverged");
 }
 
 /// The one of `ids` that `uniform` falls on, after top-p and min-p. `logits` are theirs, largest

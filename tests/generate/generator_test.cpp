@@ -262,7 +262,7 @@ TEST(Sampling, RefusesLogitsThatAreNotFinite) {
     for (const Sampling& sampling : {Sampling{}, Sampling{.greedy = true}}) try {
         choose(logits, sampling, 0.5);
         FAIL() << "a logit of " << bad << " was accepted";
-      } catch (const DataError& error) {
+      } catch (const CodedError<ExitCode::diverged>& error) {
         EXPECT_STREQ(error.what(), "the model's logits are not finite: its training has diverged");
       }
   }

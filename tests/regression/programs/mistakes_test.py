@@ -36,6 +36,13 @@ COMMANDS = [
     ("tokenizer train --input text.txt --output taken.model --size 400", IO, "cannot create 'taken.vocab.part': Is a directory"),
     (BYTES.replace("bytes", "sentencepiece") + "--model folder.model --train-tokenizer 400 --input text.txt --output o", USAGE, "folder.vocab, where the pieces"),
     ("generate --checkpoint run --input text.txt --output text.txt", USAGE, "--output text.txt: this is an input"),
+    ("generate --checkpoint cut.h5 --prompt a --output cut.h5", USAGE, "--output cut.h5: this is an input"),
+    ("generate --checkpoint run --interactive --output o", USAGE, "--output and --interactive: give one of them"),
+    ("convert flags --output text.txt text.txt", USAGE, "--output text.txt: this is an input"),
+    ("convert hf hf o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
+    ("preprocess clean --tokenizer wordpiece --vocab text.txt --input docs.jsonl --output text.txt", USAGE, "--output text.txt: this is an input"),
+    ("evaluate {tiny} --checkpoint run --checkpoint run --plot cut.h5", USAGE, "--plot cut.h5: expected a name that ends in .svg"),
+    ("evaluate {tiny} --checkpoint run --plot curve.svg", USAGE, "--plot draws a curve over several checkpoints"),
     (BYTES + "--input text.txt --output /no-such-folder/x", IO, "there is no folder '/no-such-folder'; make it first"),
     (BYTES + "--input num.jsonl --output new/deep/x", DATA, "num.jsonl:1: 'text' is a number, not a string"),
     (BYTES + "--input text.txt --output folder/", USAGE, "--output folder/: must be the beginning of file names, such as folder/corpus"),
@@ -67,6 +74,8 @@ COMMANDS = [
     ("inspect cut.h5", DATA, "'cut.h5' is not a readable checkpoint: it has lost its end; use another one"),
     ("preprocess merge --output o data.bin data.idx", USAGE, "'data.bin' and 'data.idx' are one dataset: name it once"),
     ("preprocess npy --input data --output o", USAGE, "'data' is a dataset: the array that it becomes needs --output FILE.npy"),
+    ("preprocess dedup --input deep.jsonl --output o", DATA, "deep.jsonl:1: cannot be written back: it is nested deeper than 500"),
+    ("preprocess clean --input deep.jsonl --output o", DATA, "deep.jsonl:1: cannot be written back: it is nested deeper than 500"),
     (BYTES + "--input data.bin --output o", DATA, "the .bin file of a dataset has token ids, not text"),
     ("convert hf run o --shard-size large", USAGE, "--shard-size large: expected a size, such as 5, 5GB or 500MB"),
     ("convert megatron hf o.h5", DATA, "'hf' is a model of Hugging Face's: trireme-convert hf hf o.h5"),
@@ -130,6 +139,7 @@ def setUpModule():
     for name in ("text.txt", "pieces.vocab"):
         shutil.copy(ROOT / "LICENSE", name)
     texts = {"empty.txt": "", "hf/config.json": "{}", "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
+             "deep.jsonl": '{"text": "one two", "x": ' + "[" * 300000 + "]" * 300000 + "}\n",
              "docs.jsonl": "".join(json.dumps({"text": f"words of document {i} " * 30}) + "\n" for i in range(30)),
              "sweep.yaml": (HERE / "tiny.yaml").read_text(encoding="utf-8") + "run: {device: host}\nsweep: {model.layers: [1, 2]}\n"}
     for name, text in texts.items():
