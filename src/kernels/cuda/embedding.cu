@@ -179,10 +179,10 @@ void position_backward(const PositionBackward& args, const Context& context) {
 
 // ---- embedding_backward
 //
-// In a fixed order and without atomics: the tokens are sorted by
-// row (stably, so tokens of one row stay in order), chunks of them are summed run by run, and the
-// few runs that lie in several chunks are put together afterwards. A token of which a text is full
-// is a run like any other, only longer.
+// In a fixed order and without atomics: the tokens are sorted by row (stably, so tokens of one row
+// stay in order), chunks of them are summed run by run, and the few runs that lie in several chunks
+// are put together afterwards. A token of which a text is full is a run like any other, only
+// longer.
 //
 // Bound by bytes: reads every element of dout once and every touched row of the table, writes the
 // latter; the sort moves some 50 bytes a token.
