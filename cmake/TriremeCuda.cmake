@@ -58,7 +58,8 @@ if(TRIREME_WITH_CUDA)
   # Code for compute capability 8.0, which 8.6 and 8.9 run too, its PTX for what is newer than 9.0, and 9.0a.
   set(TRIREME_CUDA_CODE
     --generate-code=arch=compute_80,code=[compute_80,sm_80] --generate-code=arch=compute_90a,code=[sm_90a])
-  # The same from one PTX, which takes a third less time: for sources with nothing of Hopper's own. The code is the same.
+  # The same from one PTX, which takes a third less time: for sources with nothing of Hopper's own. That the code stays the
+  # same was seen in attention's heads of 32, instruction by instruction.
   set(TRIREME_CUDA_COMMON_CODE --generate-code=arch=compute_80,code=[compute_80,sm_80,sm_90])
 endif()
 
