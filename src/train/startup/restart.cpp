@@ -201,13 +201,15 @@ namespace {
 /// Whether the ranks of a run with the deck `before` hold the same parts of weights and optimizer
 /// state as those of a run with `now`, if the model is the same.
 bool have_same_parts(const deck::Deck& before, deck::Deck now) {
+  const auto has_momentum = [](const deck::Deck& of) {  // SGD without it has no state
+    return of.optimizer.momentum.value_or(0.0) > 0.0;
+  };
   now.parallel.overlap = before.parallel.overlap;
   if (before.parallel.zero == 0 && now.parallel.zero == 0)
     now.parallel.bucket = before.parallel.bucket;
   now.precision.loss_scale = before.precision.loss_scale;
   return before.parallel == now.parallel && before.precision == now.precision &&
-         before.optimizer.type == now.optimizer.type &&
-         before.optimizer.momentum == now.optimizer.momentum;
+         before.optimizer.type == now.optimizer.type && has_momentum(before) == has_momentum(now);
 }
 
 }  // namespace
