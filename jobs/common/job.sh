@@ -156,12 +156,37 @@ newest_checkpoint() {
     2>/dev/null <"$run_folder/metrics.jsonl"
 }
 
-# note_checkpoint [LAUNCHER...]: stores the newest checkpoint, and where standard error ends, before the run starts. The
-# program, started by LAUNCHER, prints the run folder.
+# count_starts: how often the run has started.
+count_starts() {
+  sed -n '/^{"kind":"start"/p' 2>/dev/null <"$run_folder/metrics.jsonl" | wc -l
+}
+
+# note_checkpoint [LAUNCHER...]: stores the newest checkpoint, the number of starts, and where standard error ends, before
+# the run starts. The program, started by LAUNCHER, prints the run folder.
 note_checkpoint() {
   run_folder=$("$@" "${words[@]}" --print-value run.output 2>/dev/null) || run_folder=""
   checkpoint_before=$(newest_checkpoint)
+  starts_before=$(count_starts)
   if [ -f /dev/stderr ]; then messages_begin=$(stat --dereference --format=%s /dev/stderr); fi
+}
+
+# crashed_before_start CODE: whether a rank crashed (SIGABRT, SIGBUS, SIGSEGV) before the run had started. Open MPI may do so
+# in MPI_Init: 4.1 under Slurm 22.05 does at times in jobs that come back to a node that had failed.
+crashed_before_start() {
+  case $1 in 134 | 135 | 139) ;; *) return 1 ;; esac
+  [ -n "$run_folder" ] && [ "$(count_starts)" = "$starts_before" ]
+}
+
+# launch COMMAND...: returns the exit code of COMMAND, which starts the ranks; three times at most where they crash before
+# the run has started.
+launch() {
+  local code attempt
+  for attempt in 1 2 3; do
+    "$@"
+    code=$?
+    if [ "$attempt" -eq 3 ] || ! crashed_before_start $code; then return $code; fi
+    echo "a rank crashed (exit code $code) before the run had started: launching it again" >&2
+  done
 }
 
 # run_with_srun [SRUN OPTIONS]: trains, then ends the job.
@@ -172,7 +197,7 @@ run_with_srun() {
   else
     note_checkpoint
   fi
-  srun "${srun_options[@]}" "$@" "${rank_words[@]}"
+  launch srun "${srun_options[@]}" "$@" "${rank_words[@]}"
   end_job $?
 }
 
@@ -196,29 +221,35 @@ run_with_enroot() {
   enroot+=("$CONTAINER" sh -c 'cd -- "$0" && exec "$@"' "$PWD")
   export TRIREME_CONTAINER="${enroot[*]@Q}"
   note_checkpoint srun --mpi=none --nodes=1 --ntasks=1 "${enroot[@]}"
-  srun "${srun_options[@]}" "$@" "${enroot[@]}" "${rank_words[@]}"
+  launch srun "${srun_options[@]}" "$@" "${enroot[@]}" "${rank_words[@]}"
   end_job $?
+}
+
+# forward_usr1 COMMAND...: returns the exit code of COMMAND, to which SIGUSR1 to this shell is sent on.
+forward_usr1() {
+  local code
+  "$@" &
+  local child=$!
+  trap 'kill -USR1 $child' USR1
+  # A trapped signal interrupts wait, which then returns 128 + SIGUSR1.
+  while wait $child; code=$?; kill -0 $child 2>/dev/null; do :; done
+  if [ $code -eq $((128 + $(kill -l USR1))) ]; then
+    wait $child
+    code=$?
+  fi
+  return $code
 }
 
 # run_with_mpirun MPIRUN OPTIONS: trains, then ends the job. mpirun forwards SIGUSR1 (checkpoint and
 # stop) to the ranks and waits for them; after SIGTERM it kills them within a second.
 run_with_mpirun() {
-  local code
   if [ -n "$IMAGE" ]; then refuse "mpirun starts no containers on other nodes: leave IMAGE empty, or use srun"; fi
   need_command mpirun "install Open MPI, or load its module in jobs/sites/$SITE/profile"
   # Open MPI refuses root, as in containers, unless it is told otherwise.
   if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   note_checkpoint
-  mpirun --bind-to none "$@" &
-  local mpirun_pid=$!
-  trap 'kill -USR1 $mpirun_pid' USR1
-  # A trapped signal interrupts wait, which then returns 128 + SIGUSR1.
-  while wait $mpirun_pid; code=$?; kill -0 $mpirun_pid 2>/dev/null; do :; done
-  if [ $code -eq $((128 + $(kill -l USR1))) ]; then
-    wait $mpirun_pid
-    code=$?
-  fi
-  end_job $code
+  launch forward_usr1 mpirun --bind-to none "$@"
+  end_job $?
 }
 
 # lost_host: the host on which the first rank of this start was lost, from the launcher's and the ranks' lines on

@@ -60,6 +60,16 @@ std::string killed_rank_lines() {
 
 namespace {
 
+/// Lines that define `count_starts` and keep what it prints before the run in `starts_before`.
+std::string count_starts_lines(const std::string& run_folder) {
+  return fmt::format(
+      "count_starts() {{\n"
+      "  sed -n '/^{{\"kind\":\"start\"/p' 2>/dev/null <{}/metrics.jsonl | wc -l\n"
+      "}}\n"
+      "starts_before=$(count_starts)\n",
+      run_folder);
+}
+
 /// Cores that a rank's threads of the host, its data and NCCL's are worth having on a GPU's host.
 constexpr std::int64_t kCpusOfGpuRank = 8;
 /// How long before the limit the ranks are signalled to save a checkpoint: ten minutes, or a fifth
@@ -169,6 +179,13 @@ std::string directives(const Job& job) {
   return text;
 }
 
+std::string indented(const std::string& lines) {
+  std::string text;
+  std::istringstream rest(lines);
+  for (std::string line; std::getline(rest, line);) text += "  " + line + "\n";
+  return text;
+}
+
 // Why srun gets these options: see jobs/common/job.sh.
 std::string slurm_script(const Job& job) {
   const JobRequest& request = job.request;
@@ -190,27 +207,33 @@ std::string slurm_script(const Job& job) {
         "export TRIREME_CONTAINER=\"${{container[*]@Q}}\"\n",
         options[0], options[1], options[2], options[3]);
   }
-  text += fmt::format(
-      "\n{}{}# A rank that fails takes the others with it after half a minute; one that ends with "
-      "75 "
-      "must "
-      "not.\n"
-      "srun --mpi=pmix --cpus-per-task={} --kill-on-bad-exit=0 --wait=30 \\\n",
-      note_checkpoint_lines(shell_word(job.run_folder)), profiler_lines(job.run_folder),
-      cpus_per_rank(request));
+  const std::string folder = shell_word(job.run_folder);
+  text += "\n" + note_checkpoint_lines(folder) + count_starts_lines(folder) +
+          profiler_lines(job.run_folder);
+  std::string srun =
+      fmt::format("srun --mpi=pmix --cpus-per-task={} --kill-on-bad-exit=0 --wait=30 \\\n",
+                  cpus_per_rank(request));
   if (job.components.size() > 1)
-    text += fmt::format("  --het-group=0-{} \\\n", job.components.size() - 1);
+    srun += fmt::format("  --het-group=0-{} \\\n", job.components.size() - 1);
   if (on_gpus(request))
-    text += "  --gpu-bind=none \\\n";  // ranks choose theirs, and reach the others' memory
-  if (request.image) text += "  \"${container[@]}\" \\\n";
-  text += "  " + command(request);
+    srun += "  --gpu-bind=none \\\n";  // ranks choose theirs, and reach the others' memory
+  if (request.image) srun += "  \"${container[@]}\" \\\n";
+  srun += "  " + command(request);
   text += fmt::format(
-      "code=$?\n"
+      "# A rank that fails takes the others with it after half a minute; one that ends with 75\n"
+      "# must not. Ranks that crash before the run has started, as Open MPI may in MPI_Init, are\n"
+      "# launched again.\n"
+      "for attempt in 1 2 3; do\n"
+      "{}"
+      "  code=$?\n"
+      "  case $code in 134 | 135 | 139) ;; *) break ;; esac\n"
+      "  if [ \"$(count_starts)\" != \"$starts_before\" ]; then break; fi\n"
+      "done\n"
       "{}"
       "# 75: stopped early with a checkpoint, from which the same job resumes.\n"
       "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n"
       "exit $code\n",
-      killed_rank_lines());
+      indented(srun), killed_rank_lines());
   return text;
 }
 

@@ -168,19 +168,29 @@ newest_checkpoint() {
     END { print newest }' 2>/dev/null <'runs/two words'/metrics.jsonl || true
 }
 before=$(newest_checkpoint)
+count_starts() {
+  sed -n '/^{"kind":"start"/p' 2>/dev/null <'runs/two words'/metrics.jsonl | wc -l
+}
+starts_before=$(count_starts)
 # NSYS=1 or NCU=1: a report of Nsight for each rank in the run folder.
 profiler=()
 if [ "${NSYS:-0}" = 1 ]; then profiler=(nsys profile '--trace=cuda,nvtx,mpi' --output='runs/two words'/profile/nsys-%h-%p); fi
 if [ "${NCU:-0}" = 1 ]; then profiler=(ncu --nvtx --launch-skip=2000 --launch-count=100 --export='runs/two words'/profile/ncu-%h-%p); fi
 if [ ${#profiler[@]} -gt 0 ]; then mkdir -p 'runs/two words'/profile || exit; fi
-# A rank that fails takes the others with it after half a minute; one that ends with 75 must not.
-srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
-  --gpu-bind=none \
-  "${container[@]}" \
-  "${profiler[@]}" trireme-pretrain "decks/it's.yaml" \
-  parallel.tensor=4 \
-  'run.name=two words'
-code=$?
+# A rank that fails takes the others with it after half a minute; one that ends with 75
+# must not. Ranks that crash before the run has started, as Open MPI may in MPI_Init, are
+# launched again.
+for attempt in 1 2 3; do
+  srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
+    --gpu-bind=none \
+    "${container[@]}" \
+    "${profiler[@]}" trireme-pretrain "decks/it's.yaml" \
+    parallel.tensor=4 \
+    'run.name=two words'
+  code=$?
+  case $code in 134 | 135 | 139) ;; *) break ;; esac
+  if [ "$(count_starts)" != "$starts_before" ]; then break; fi
+done
 # A rank that a signal ended (SIGABRT, SIGBUS, SIGKILL, SIGSEGV) counts as 75 where this start has
 # written a checkpoint: the next one resumes from it and gets further.
 case $code in

@@ -16,6 +16,10 @@ case $1 in
 esac
 if [ -n "${{SAY-}}" ]; then echo "srun $*"; fi
 while [[ $1 == -* ]]; do shift; done
+if [ -n "${CRASHES-}" ]; then
+  echo >>launches
+  if [ "$(wc -l <launches)" -le "$CRASHES" ]; then exit 139; fi
+fi
 if [ -n "${{FAIL_WITH-}}" ]; then exit "$FAIL_WITH"; fi
 if [ -z "${{FAIL_AFTER-}}" ]; then exec {MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"; fi
 {MPIEXEC} --oversubscribe --bind-to none -n 2 "$@"
@@ -71,6 +75,15 @@ class JobTest(RunTest):
             result = self.script(*command, **variables, FAIL_AFTER=code)
             self.assertEqual(result.code, int(code), result)
             self.assertNotIn("scontrol requeue", result.out)
+
+    def check_crashes_before_the_start(self, *command, **variables):
+        """Ranks that crash before the run has started are launched again, three times at most."""
+        launches = self.folder / "launches"
+        for crashes, code, count in [(2, FINISHED, 3), (9, 139, 3)]:
+            result = self.script(*command, **variables, CRASHES=str(crashes))
+            self.assertEqual((result.code, launches.read_text().count("\n")), (code, count), result)
+            self.assertNotIn("scontrol requeue", result.out)
+            launches.unlink()
 
     def check_older_restart(self, script):
         """A start that has written no checkpoint itself has none for `script`, whatever `latest` names."""

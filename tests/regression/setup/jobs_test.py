@@ -199,6 +199,18 @@ exec bash -c "$*"
                                 SLURM_JOB_NUM_NODES="1")
         self.check_older_restart(TREE / "jobs/common/job.sh")
 
+    def test_crashes_before_the_start_are_launched_again(self):
+        self.check_crashes_before_the_start(TREE / "jobs/slurm/one-node.sbatch", SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1")
+        program = self.put(self.folder / "crashing", f"""#!/bin/bash
+case "$*" in *--print-value*) exec {BIN / "trireme-pretrain"} "$@" ;; esac
+echo >>launches
+kill -SEGV $$
+""")
+        result = self.script(TREE / "jobs/ssh/train.sh", PROGRAM=str(program))
+        self.assertEqual(result.code, 139, result)
+        self.assertEqual((self.folder / "launches").read_text().count("\n"), 6)  # two ranks
+        self.assertEqual(result.err.count("before the run had started: launching it again"), 2, result)
+
     def test_a_folder_with_a_line_break_is_refused(self):
         folder = self.folder / "a\necho run"
         folder.mkdir()

@@ -81,6 +81,7 @@ class PrintJob(JobTest):
 
     def test_killed_ranks_requeue_after_a_checkpoint(self):
         job = self.written("--print-job=slurm")
+        self.check_crashes_before_the_start(job, SLURM_JOB_ID="7")
         self.check_killed_ranks(job, SLURM_JOB_ID="7")
         self.check_older_restart(job)
         # What awk takes for an assignment where it expects a file.
