@@ -279,6 +279,46 @@ class ChoiceTask final : public Task {
 
 }  // namespace
 
+namespace {
+
+/// The last `folders` folders of `path` and its name, with its suffix or without.
+std::string end_of_path(const std::filesystem::path& path, std::ptrdiff_t folders, bool suffix) {
+  const std::filesystem::path whole = path.lexically_normal().relative_path();
+  auto first = whole.end();
+  for (std::ptrdiff_t i = 0; i <= folders && first != whole.begin(); ++i) --first;
+  std::filesystem::path end;
+  for (; first != whole.end(); ++first) end /= *first;
+  return suffix ? end.string() : end.replace_extension().string();
+}
+
+}  // namespace
+
+std::vector<std::string> task_labels(std::span<const TaskSpec> tasks) {
+  std::vector<std::string> labels(tasks.size());
+  std::ptrdiff_t deepest = 0;
+  for (const TaskSpec& task : tasks) {
+    const std::filesystem::path path = task.file;
+    deepest = std::max(deepest, std::distance(path.begin(), path.end()));
+  }
+  const auto label_unique = [&](const auto& label_of) {
+    std::vector<std::string> all;
+    for (const TaskSpec& task : tasks) all.push_back(label_of(task));
+    for (std::size_t i = 0; i < tasks.size(); ++i)
+      if (labels[i].empty() && std::ranges::count(all, all[i]) == 1) labels[i] = all[i];
+  };
+  label_unique([](const TaskSpec& task) { return task.name; });
+  for (const bool suffix : {false, true})
+    for (std::ptrdiff_t folders = 0; folders < deepest; ++folders)
+      label_unique([&](const TaskSpec& task) {
+        return task.name + "/" + end_of_path(task.file, folders, suffix);
+      });
+  for (std::size_t i = 0; i < tasks.size(); ++i)  // one file twice
+    if (labels[i].empty())
+      labels[i] =
+          fmt::format("{}/{}#{}", tasks[i].name, end_of_path(tasks[i].file, 0, false), i + 1);
+  return labels;
+}
+
 const std::vector<std::string_view>& task_names() {
   static const std::vector<std::string_view> names = {
       "perplexity", "wikitext",   "lambada", "strict-lambada", "hellaswag", "piqa",

@@ -281,6 +281,11 @@ struct TaskSpec {
   std::int64_t limit = std::numeric_limits<std::int64_t>::max();
 };
 
+/// What logs call each of the tasks: its name; where several have it, with its file's without the
+/// suffix, "blimp/anaphor_number"; where these are equal, with as much of the paths as tells them
+/// apart, "perplexity/de/news" and "perplexity/en/news", or the suffix; else with a number.
+std::vector<std::string> task_labels(std::span<const TaskSpec> tasks);
+
 /// perplexity, wikitext, lambada, strict-lambada, hellaswag, piqa, arc, winogrande, blimp, choices
 /// and targets.
 const std::vector<std::string_view>& task_names();

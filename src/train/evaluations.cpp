@@ -1,8 +1,6 @@
 #include "train/evaluations.hpp"
 
-#include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -45,20 +43,21 @@ TaskScore score_task(const evaluate::Task& task, StageRunner& runner, comm::Grou
 }
 
 TaskEvaluations::TaskEvaluations(const deck::Deck& deck, comm::Groups& groups) : groups_(groups) {
-  const auto& all = deck.evaluate.tasks;
+  std::vector<evaluate::TaskSpec> specs;
+  for (const deck::EvaluationTask& task : deck.evaluate.tasks)
+    specs.push_back({.name = task.name, .file = task.file});
+  const std::vector<std::string> labels = evaluate::task_labels(specs);
   for_each_task(deck, [&](const deck::EvaluationTask& task, auto read) {
-    const auto same_name = std::ranges::count(all, task.name, &deck::EvaluationTask::name);
-    const std::string stem = std::filesystem::path(task.file).stem().string();
-    tasks_.push_back({.label = same_name > 1 ? task.name + "/" + stem : task.name,
+    tasks_.push_back({.label = labels[tasks_.size()],
                       .every = task.every ? task.every : deck.evaluate.every,
                       .task = std::move(read)});
   });
 }
 
-std::vector<std::pair<std::string, double>> TaskEvaluations::evaluate(std::size_t i,
-                                                                      StageRunner& runner) {
+std::vector<std::pair<std::string, double>> TaskEvaluations::evaluate(
+    std::size_t i, StageRunner& runner, const std::function<void(std::int64_t)>& progress) {
   std::vector<std::pair<std::string, double>> metrics;
-  for (const auto& [name, value] : score_task(*tasks_[i].task, runner, groups_).metrics)
+  for (const auto& [name, value] : score_task(*tasks_[i].task, runner, groups_, progress).metrics)
     metrics.emplace_back(
         name, std::visit([](auto number) { return static_cast<double>(number); }, value));
   return metrics;
@@ -111,8 +110,10 @@ double Evaluations::run(const RunState& state, data::Split split, const data::Da
   const std::int64_t first_batch = earlier * deck_.evaluate.iterations;
   LossSum sum;
   device::timed(log_.timers(), device::Phase::evaluate, [&] {
-    for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i)
+    for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i) {
       sum += runner_.evaluate(dataset, sampler_, (first_batch + i) * deck_.batch.global);
+      after_batch_();
+    }
   });
   log_.report_timer(device::Phase::evaluate, state.iteration);
   const auto sentences = [&](double figure) {
@@ -146,8 +147,9 @@ void Evaluations::run_tasks(const RunState& state, const deck::Progress& before,
                             .consumed_samples = state.consumed_samples,
                             .consumed_tokens = state.consumed_samples * deck_.model.sequence,
                             .task = tasks_.label(i)};
-    device::timed(log_.timers(), device::Phase::evaluate,
-                  [&] { event.metrics = tasks_.evaluate(i, runner_); });
+    device::timed(log_.timers(), device::Phase::evaluate, [&] {
+      event.metrics = tasks_.evaluate(i, runner_, [&](std::int64_t) { after_batch_(); });
+    });
     log_.report_timer(device::Phase::evaluate, state.iteration);
     if (reporter_) reporter_->on(event);
     log_.exclude(watch.seconds());

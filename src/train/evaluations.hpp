@@ -2,6 +2,8 @@
 // texts (evaluate.tasks).
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,11 +37,13 @@ class TaskEvaluations {
   TaskEvaluations(const deck::Deck& deck, comm::Groups& groups);
 
   std::size_t size() const { return tasks_.size(); }
-  /// The task's name; where several have it, with that of its file: "blimp/anaphor_number".
+  /// What logs call the task: as evaluate::task_labels().
   const std::string& label(std::size_t i) const { return tasks_[i].label; }
   const std::optional<deck::Length>& every(std::size_t i) const { return tasks_[i].every; }
-  /// The metrics of task `i`, the most important first. Collective over all ranks.
-  std::vector<std::pair<std::string, double>> evaluate(std::size_t i, StageRunner& runner);
+  /// The metrics of task `i`, the most important first; `progress` as of score_task(). Collective
+  /// over all ranks.
+  std::vector<std::pair<std::string, double>> evaluate(
+      std::size_t i, StageRunner& runner, const std::function<void(std::int64_t)>& progress = {});
 
  private:
   struct Entry {
@@ -62,6 +66,8 @@ class Evaluations {
   /// Adds the dataset of a split that the deck evaluates: `valid` or `test`.
   void add(data::Split split, std::unique_ptr<const data::Dataset> dataset);
 
+  /// Calls `visit` after each batch that is evaluated, on all ranks.
+  void after_each_batch(std::function<void()> visit) { after_batch_ = std::move(visit); }
   /// Runs those that are due after the iteration that took the run from `before` to `state`.
   void run_due(const RunState& state, const deck::Progress& before);
   /// Runs those at the end of the run, without those that were just due. False where a loss is not
@@ -84,6 +90,7 @@ class Evaluations {
   TrainingLog& log_;
   report::Reporter* reporter_;
   TaskEvaluations tasks_;
+  std::function<void()> after_batch_ = [] {};
   std::unique_ptr<const data::Dataset> valid_, test_;  ///< null: not evaluated
   std::shared_ptr<comm::Watchdog> watchdog_ = comm::Watchdog::shared();
 };

@@ -48,6 +48,10 @@ StopReason StopConditions::before_start() const {
   return kill ? StopReason::kill_switch : StopReason::none;
 }
 
+bool StopConditions::signalled() const {
+  return world_.all_reduce(stop_signal() != 0, comm::Reduce::max) > 0.0;
+}
+
 double StopConditions::next_iteration_seconds(const deck::Progress& before,
                                               const deck::Progress& now,
                                               const deck::Progress& end) const {

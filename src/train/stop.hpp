@@ -113,6 +113,8 @@ class StopConditions {
   /// Whether a run may start at all. Collective over all ranks, as is after_step(); both return the
   /// same on every rank, `none` to continue.
   StopReason before_start() const;
+  /// Whether a signal has asked any rank to stop. Collective over all ranks, which return the same.
+  bool signalled() const;
   /// Whether to stop after the iteration that took the run from `before` to `now`; `end` is where
   /// it ends anyway. `data` is the exit code of what is wrong with the next batch on this rank.
   StopReason after_step(const deck::Progress& before, const deck::Progress& now,

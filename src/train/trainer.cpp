@@ -97,6 +97,7 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
   backend.reserve_workspace(model::kernel_workspace_bytes(plan::stage_config(deck, vocabulary)));
   for (const data::Split split : {data::Split::valid, data::Split::test})
     if (plan::uses_split(deck_, split)) evaluations_.add(split, open(split));
+  evaluations_.after_each_batch([this] { save_if_signalled(); });
   if (options_.restart.checkpoint || options_.restart.local)
     load();
   else
@@ -360,6 +361,18 @@ StopReason Trainer::save() {
   log_.report_timer(Phase::save, state_.iteration);
   log_.exclude(watch.seconds());
   return StopReason::none;
+}
+
+void Trainer::save_if_signalled() {
+  if (checkpoints_.last_iteration() == state_.iteration || state_.bad_iterations > 0) return;
+  if (!stops_.signalled() || !check_weights()) return;
+  checkpoints_.advance_save(/*wait=*/true);
+  if (checkpoints_.last_iteration() != state_.iteration) checkpoints_.save(state_, nullptr);
+  watchdog_->set_exit_code(ExitCode::stopped_early);
+  save_due_ = false;
+  warn(
+      "a signal asked the run to stop: its checkpoint is written, and it stops after this "
+      "evaluation");
 }
 
 void Trainer::delete_old_checkpoints() {

@@ -152,6 +152,9 @@ class Trainer {
   void advance_save(bool wait = false);
   /// Writes a checkpoint, unless the weights are not finite: then `diverged`.
   StopReason save();
+  /// Between the batches of an evaluation, which may take longer than a job is given to stop:
+  /// writes a checkpoint once a signal has asked for the stop.
+  void save_if_signalled();
   /// Deletes the checkpoints that are not kept, unless the last iterations were bad.
   void delete_old_checkpoints();
 
