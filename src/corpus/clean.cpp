@@ -53,10 +53,8 @@ std::string reason_of(const CleanOptions& options, const std::string& text) {
   return "";
 }
 
-std::string dropped_line(Document& document, const std::string& reason) {
-  document.fields["reason"] = reason;
-  document.fields["place"] = document.place;
-  return document.fields.dump() + "\n";
+std::string dropped_line(const Document& document, const std::string& reason) {
+  return with_field(with_field(document.line, "reason", reason), "place", document.place) + "\n";
 }
 
 Outcome clean_document(const CleanOptions& options, Document& document) {
@@ -82,7 +80,7 @@ Outcome clean_document(const CleanOptions& options, Document& document) {
     if (repaired != text) outcome.changes.push_back("text repaired");
     text = std::move(repaired);
   }
-  if (options.urls) outcome.url = document.field(options.url_key.c_str());
+  if (options.urls) outcome.url = document.field(options.url_key);
   if (!outcome.url.empty()) outcome.reason = options.urls->reason(outcome.url);
   // A URL that is dropped is not seen: a later document may have it.
   if (!outcome.reason.empty()) outcome.url.clear();
@@ -90,7 +88,6 @@ Outcome clean_document(const CleanOptions& options, Document& document) {
   if (outcome.reason.empty()) outcome.lines.push_back(json_line(document, key, text));
   if (options.stream.dropped.empty()) return outcome;
   // Kept for a document whose URL turns out to be a duplicate, too.
-  document.fields[key] = document.text;
   outcome.dropped_line =
       dropped_line(document, outcome.reason.empty() ? "url: duplicate" : outcome.reason);
   return outcome;
@@ -189,7 +186,7 @@ Report filter_urls(const StreamOptions& options, const UrlFilter& urls) {
         outcome.characters = count_characters(outcome.url);
         outcome.lines.push_back(outcome.url + "\n");
         outcome.reason = urls.reason(outcome.url);
-        document.fields = {{"url", outcome.url}};
+        document.line = nlohmann::json{{"url", outcome.url}}.dump();
         outcome.dropped_line =
             dropped_line(document, outcome.reason.empty() ? "url: duplicate" : outcome.reason);
         if (!outcome.reason.empty()) outcome.url.clear();

@@ -190,16 +190,17 @@ Outcome clean_parts(const ContaminationOptions& options, const Ngrams& ngrams, D
   if (parts.size() > options.rules.max_parts)
     outcome.reason = fmt::format("contaminated: more than {} parts", options.rules.max_parts);
   if (!outcome.reason.empty()) {
-    document.fields["reason"] = outcome.reason;
-    outcome.dropped_line = json_line(document, key, document.text);
+    outcome.dropped_line = with_field(document.line, "reason", outcome.reason) + "\n";
     return outcome;
   }
   const std::string split_id = document.field("split_id");
   for (std::size_t i = 0; i < parts.size(); ++i) {
+    std::string line = json_line(document, key, parts[i]);
     if (parts.size() > 1)
-      document.fields["split_id"] =
-          fmt::format("{}{}#{}", split_id.empty() ? "" : split_id + "-", document.place, i + 1);
-    outcome.lines.push_back(json_line(document, key, parts[i]));
+      line = with_field(
+          line, "split_id",
+          fmt::format("{}{}#{}", split_id.empty() ? "" : split_id + "-", document.place, i + 1));
+    outcome.lines.push_back(std::move(line));
   }
   if (parts.size() > 1)
     outcome.changes.push_back("contaminated: split");

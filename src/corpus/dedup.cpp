@@ -161,10 +161,8 @@ class Deduplication {
 
   void drop(Outcome& outcome, const std::string& reason, std::uint64_t original) {
     if (!options_.stream.dropped.empty()) {
-      auto json = nlohmann::ordered_json::parse(outcome.lines.front());
-      json["reason"] = reason;
-      json["duplicate_of"] = original;
-      outcome.dropped_line = json.dump() + "\n";
+      outcome.dropped_line =
+          with_field(with_field(outcome.lines.front(), "reason", reason), "duplicate_of", original);
     }
     outcome.reason = reason;
     collector_.take(outcome);
@@ -193,8 +191,8 @@ class Deduplication {
 
   std::vector<std::uint64_t> shingles_of(std::uint32_t document) const {
     const Entry& entry = entries_[document];
-    const auto json = nlohmann::json::parse(spool_.read(entry.offset, entry.size));
-    return shingles(json[options_.stream.source.key].get_ref<const std::string&>());
+    const std::string line = spool_.read(entry.offset, entry.size);
+    return shingles(tokenizer::json_text(line, options_.stream.source.key, "a temporary file"));
   }
 
   /// Compares a random document of the bucket with the others, again for `rounds` documents.

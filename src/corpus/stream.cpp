@@ -19,26 +19,9 @@ Document read_document(const DocumentBatch& batch, const DocumentBatch::Record& 
   Document document;
   document.place = tokenizer::place_of(batch, record);
   document.text = tokenizer::document_text(batch, record, key);
-  if (!batch.json) {
-    document.fields = {{key, ""}};
-    return document;
-  }
-  const auto line = std::string_view(batch.bytes).substr(record.offset, record.size);
-  if (tokenizer::json_depth(line) > tokenizer::kMaxJsonDepth)
-    throw DataError("{}: cannot be written back: it is nested deeper than {}", document.place,
-                    tokenizer::kMaxJsonDepth);
-  document.fields = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!document.fields.is_object())
-    throw DataError(
-        "{}: cannot be written back: it has numbers (NaN, Infinity) or characters that JSON does "
-        "not have",
-        document.place);
+  document.line = batch.json ? batch.bytes.substr(record.offset, record.size)
+                             : nlohmann::json{{key, document.text}}.dump();
   return document;
-}
-
-std::string json_line(Document& document, const std::string& key, const std::string& text) {
-  document.fields[key] = text;
-  return document.fields.dump() + "\n";
 }
 
 std::uint64_t count_characters(std::string_view text) {

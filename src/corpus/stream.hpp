@@ -37,23 +37,23 @@ struct StreamOptions {
 
 /// A document of a stream.
 struct Document {
-  std::string place;                        ///< "input:line", for messages
-  nlohmann::ordered_json fields;            ///< the JSON line; for plain text {key: text}
-  std::string text;                         ///< under the source's key
-  std::string field(const char* key) const  ///< of a string field; "" when there is none
-  {
-    const auto found = fields.find(key);
-    return found != fields.end() && found->is_string() ? found->get<std::string>() : "";
-  }
+  std::string place;  ///< "input:line", for messages
+  std::string line;   ///< the JSON object as the input has it; for plain text {key: text}
+  std::string text;   ///< under the source's key
+  /// The string under `key`; "" when there is none.
+  std::string field(const std::string& key) const;
 };
 
-/// Reads one record. Throws DataError that begins with its place: as document_text(), and for a
-/// JSON line that only Python reads.
+/// Reads one record. Throws DataError that begins with its place, as document_text().
 Document read_document(const tokenizer::DocumentBatch& batch,
                        const tokenizer::DocumentBatch::Record& record, const std::string& key);
 
+/// `line`, a JSON object with at least one key, with `value` under `key`: in the place of its last
+/// value, or else at the end. All other bytes stay, so that no number loses digits.
+std::string with_field(std::string_view line, const std::string& key, const nlohmann::json& value);
+
 /// The JSON line of a document whose text under `key` is `text`, with its newline.
-std::string json_line(Document& document, const std::string& key, const std::string& text);
+std::string json_line(const Document& document, const std::string& key, const std::string& text);
 
 /// What a command has made of one document.
 struct Outcome {

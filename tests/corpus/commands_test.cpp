@@ -114,6 +114,48 @@ TEST_F(CorpusTest, CleanDropsForTheFirstRuleThatFails) {
   EXPECT_EQ(written["kept"]["documents"], 2);
 }
 
+// Numbers beyond 64 bits and in other forms, escapes, blanks, what only Python reads, deep nesting.
+TEST_F(CorpusTest, OtherKeysKeepTheirBytes) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const std::string head =
+      R"({ "id":123456789012345678901234567890, "x" : [1.0, 1e3, -0, 1E400, NaN, {"text": "no"}], )"
+      R"("s":"\u00e9\/\ud800\"}", "deep":)" +
+      deep + R"(, "text" : )";
+  const std::string plain = head + R"("it\u0027s a text, \u007b" , "last": 0.10} )";
+  const std::string curly = head + R"("it\u2019s" ,"url":"http:\/\/example.com/1", "last": 0.10})";
+  const std::string input = write("in.jsonl", plain + "\r\n" + curly + "\n" + plain + "\n");
+  const UrlFilter urls;
+  CleanOptions options{.stream = stream(input), .urls = &urls, .language = "any", .min_tokens = 0};
+  EXPECT_EQ(clean(options).changed.at("text repaired").documents, 1u);
+  const std::string repaired =
+      head + R"("it's" ,"url":"http:\/\/example.com/1", "last": 0.10})" + "\n";
+  EXPECT_EQ(read_file(path("out.jsonl")), plain + "\n" + repaired + plain + "\n");
+
+  dedup({.stream = stream(input)});
+  EXPECT_EQ(read_file(path("out.jsonl")), plain + "\n" + curly + "\n");
+  const std::string open = plain.substr(0, plain.size() - 2);
+  EXPECT_EQ(read_file(path("dropped.jsonl")),
+            open + R"(,"reason":"exact duplicate","duplicate_of":1} )" + "\n");
+
+  options.min_tokens = 100;
+  clean(options);
+  EXPECT_EQ(read_file(path("out.jsonl")), "");
+  EXPECT_TRUE(read_file(path("dropped.jsonl"))
+                  .starts_with(open + R"(,"reason":"fewer than 100 tokens","place":")" + input +
+                               ":1\"} \n"));
+}
+
+TEST(JsonLineTest, TheLastValueOfAKeyIsReplaced) {
+  EXPECT_EQ(with_field(R"({"a":1,"a": {"a":3} })", "a", "x"), R"({"a":1,"a": "x" })");
+  EXPECT_EQ(with_field(R"({"b":["a",{"a":1}],"\u0061":2.0})", "a", 7),
+            R"({"b":["a",{"a":1}],"\u0061":7})");
+  EXPECT_EQ(with_field(R"({"b":"\"a\":1"})", "a", 7), R"({"b":"\"a\":1","a":7})");
+  const Document document{.place = "", .line = R"({"u":"1","u":"\u00e9","n":5})", .text = ""};
+  EXPECT_EQ(document.field("u"), "\u00e9");
+  EXPECT_EQ(document.field("n"), "") << "a number";
+  EXPECT_EQ(document.field("m"), "");
+}
+
 TEST_F(CorpusTest, CleanRefusesBytesLiterals) {
   const std::string input = write("in.txt", "fine\nb'caf\\xc3\\xa9'\n");
   CleanOptions options{.stream = stream(input), .language = "any", .min_tokens = 0};

@@ -74,8 +74,6 @@ COMMANDS = [
     ("inspect cut.h5", DATA, "'cut.h5' is not a readable checkpoint: it has lost its end; use another one"),
     ("preprocess merge --output o data.bin data.idx", USAGE, "'data.bin' and 'data.idx' are one dataset: name it once"),
     ("preprocess npy --input data --output o", USAGE, "'data' is a dataset: the array that it becomes needs --output FILE.npy"),
-    ("preprocess dedup --input deep.jsonl --output o", DATA, "deep.jsonl:1: cannot be written back: it is nested deeper than 500"),
-    ("preprocess clean --input deep.jsonl --output o", DATA, "deep.jsonl:1: cannot be written back: it is nested deeper than 500"),
     (BYTES + "--input data.bin --output o", DATA, "the .bin file of a dataset has token ids, not text"),
     ("convert hf run o --shard-size large", USAGE, "--shard-size large: expected a size, such as 5, 5GB or 500MB"),
     ("convert megatron hf o.h5", DATA, "'hf' is a model of Hugging Face's: trireme-convert hf hf o.h5"),
@@ -139,7 +137,6 @@ def setUpModule():
     for name in ("text.txt", "pieces.vocab"):
         shutil.copy(ROOT / "LICENSE", name)
     texts = {"empty.txt": "", "hf/config.json": "{}", "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
-             "deep.jsonl": '{"text": "one two", "x": ' + "[" * 300000 + "]" * 300000 + "}\n",
              "docs.jsonl": "".join(json.dumps({"text": f"words of document {i} " * 30}) + "\n" for i in range(30)),
              "sweep.yaml": (HERE / "tiny.yaml").read_text(encoding="utf-8") + "run: {device: host}\nsweep: {model.layers: [1, 2]}\n"}
     for name, text in texts.items():
