@@ -1,5 +1,7 @@
 #include "serve/server.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -28,6 +30,23 @@ void Completion::add(Progress progress) {
   ended_ += progress.ended;
   progress_.push_back(std::move(progress));
   changed_.notify_all();
+}
+
+std::string Counters::text() const {
+  std::string text;
+  const auto add = [&](const char* name, const char* type, const char* help, std::int64_t value) {
+    text += fmt::format("# HELP trireme_{0} {2}\n# TYPE trireme_{0} {1}\ntrireme_{0} {3}\n", name,
+                        type, help, value);
+  };
+  add("requests_total", "counter", "HTTP requests.", requests);
+  add("requests_refused_total", "counter", "Requests answered with an error.", refused);
+  add("requests_failed_total", "counter", "Internal errors.", failed);
+  add("prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens);
+  add("generated_tokens_total", "counter", "Tokens generated.", generated_tokens);
+  add("passes_total", "counter", "Forward passes of the batch.", passes);
+  add("continuations_active", "gauge", "Continuations in the batch.", active);
+  add("continuations_waiting", "gauge", "Continuations in the queue.", waiting);
+  return text;
 }
 
 std::shared_ptr<Completion> CompletionQueue::submit(CompletionRequest request) {

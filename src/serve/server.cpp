@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include <chrono>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -18,6 +19,9 @@ using httplib::DataSink;
 
 /// How often a thread that waits for the model looks whether its client is still there.
 constexpr std::chrono::milliseconds kLook{50};
+
+/// Time for clients to read their last answers before their connections are cut.
+constexpr std::chrono::seconds kLastAnswers{2};
 
 std::string dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
@@ -92,7 +96,8 @@ struct Server::Implementation {
   CompletionQueue& queue;
   const tokenizer::Tokenizer& tokenizer;
   httplib::Server http;
-  std::thread listener;
+  socket_t listening = INVALID_SOCKET;
+  std::future<void> listener;
   int port = 0;
   std::atomic<std::int64_t> next_id = 0;
 
@@ -101,7 +106,6 @@ struct Server::Implementation {
   bool allowed(const httplib::Request& request) const;
   void answer_openai(const httplib::Request& request, httplib::Response& response);
   void answer_megatron(const httplib::Request& request, httplib::Response& response);
-  void show_metrics(httplib::Response& response) const;
 
   /// Runs `answer`; what a client did wrong becomes its status and message.
   template <typename Answer>
@@ -126,7 +130,8 @@ void Server::Implementation::configure() {
   };
   http.set_payload_max_length(options.body_bytes);
   // The default, SO_REUSEPORT, lets a second server take a share of the connections unnoticed.
-  http.set_socket_options([](socket_t socket) {
+  http.set_socket_options([this](socket_t socket) {
+    listening = socket;
     const int yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
@@ -187,7 +192,9 @@ void Server::Implementation::add_routes() {
         dump({{"status", queue.closing() ? "closing" : "ok"}, {"model", options.model}}),
         "application/json");
   });
-  http.Get("/metrics", [this](const auto&, auto& response) { show_metrics(response); });
+  http.Get("/metrics", [this](const auto&, auto& response) {
+    response.set_content(queue.counters.text(), "text/plain; version=0.0.4");
+  });
   http.Get("/v1/models", [this](const auto&, auto& response) {
     response.set_content(
         dump({{"object", "list"},
@@ -347,24 +354,6 @@ void Server::Implementation::answer_megatron(const httplib::Request& request,
   });
 }
 
-void Server::Implementation::show_metrics(httplib::Response& response) const {
-  const Counters& counters = queue.counters;
-  std::string text;
-  const auto add = [&](const char* name, const char* type, const char* help, std::int64_t value) {
-    text += fmt::format("# HELP trireme_{0} {2}\n# TYPE trireme_{0} {1}\ntrireme_{0} {3}\n", name,
-                        type, help, value);
-  };
-  add("requests_total", "counter", "HTTP requests.", counters.requests);
-  add("requests_refused_total", "counter", "Requests answered with an error.", counters.refused);
-  add("requests_failed_total", "counter", "Internal errors.", counters.failed);
-  add("prompt_tokens_total", "counter", "Tokens of prompts.", counters.prompt_tokens);
-  add("generated_tokens_total", "counter", "Tokens generated.", counters.generated_tokens);
-  add("passes_total", "counter", "Forward passes of the batch.", counters.passes);
-  add("continuations_active", "gauge", "Continuations in the batch.", counters.active);
-  add("continuations_waiting", "gauge", "Continuations in the queue.", counters.waiting);
-  response.set_content(text, "text/plain; version=0.0.4");
-}
-
 Server::Server(const ServerOptions& options, CompletionQueue& queue,
                const tokenizer::Tokenizer& tokenizer)
     : implementation_(std::make_unique<Implementation>(options, queue, tokenizer)) {
@@ -377,14 +366,18 @@ Server::Server(const ServerOptions& options, CompletionQueue& queue,
   if (self.port < 0)
     throw IoError("cannot listen on {}:{}: the address is in use, or not of this machine",
                   options.host, options.port);
-  self.listener = std::thread([&self] { self.http.listen_after_bind(); });
+  // httplib's backlog is 5: when more clients connect at a time, some are reset.
+  ::listen(self.listening, SOMAXCONN);
+  self.listener = std::async(std::launch::async, [&self] { self.http.listen_after_bind(); });
   // stop() does nothing before it runs.
   while (!self.http.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 Server::~Server() {
   implementation_->http.stop();
-  implementation_->listener.join();
+  // httplib's time-outs restart with each byte: a slow client would hold its thread for hours.
+  while (implementation_->listener.wait_for(kLastAnswers) != std::future_status::ready)
+    cut_connections(implementation_->port);
 }
 
 int Server::port() const { return implementation_->port; }

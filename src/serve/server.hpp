@@ -110,6 +110,9 @@ struct Counters {
   std::atomic<std::int64_t> prompt_tokens = 0, generated_tokens = 0;
   std::atomic<std::int64_t> active = 0, waiting = 0;  ///< continuations now
   std::atomic<std::int64_t> passes = 0;
+
+  /// In Prometheus's text format.
+  std::string text() const;
 };
 
 /// Runs all requests together on the thread that calls run().
@@ -184,7 +187,7 @@ class Server {
   /// `queue` and `tokenizer` must outlive this. Throws IoError when the address is taken.
   Server(const ServerOptions& options, CompletionQueue& queue,
          const tokenizer::Tokenizer& tokenizer);
-  /// Ends all connections.
+  /// Ends all connections within seconds, also those of clients that send or read slowly.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -196,6 +199,10 @@ class Server {
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
+
+/// Cuts the connections to `port` of this machine that this process has accepted; reading and
+/// writing them then fails. Their owners close them.
+void cut_connections(int port);
 
 // The page at /: prompt, sampling controls, the answer as it comes, the probabilities of its
 // tokens.

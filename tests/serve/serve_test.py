@@ -419,6 +419,40 @@ class Serve(RunTest):
                 if status == 200:
                     self.assertEqual(json.loads(text)["choices"][0]["finish_reason"], "length")
 
+    def test_sigterm_ends_it_whatever_clients_do(self):
+        """Time-outs restart with each byte that a client sends or reads: one at a time takes hours."""
+        with Server(self.run_folder, "--batch", 4, "--drain", 1) as server:
+            clients = [socket.socket() for _ in range(3)]
+            body, head, reader = clients
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            for client in clients:
+                client.connect(("127.0.0.1", server.port))
+            request = "POST /v1/completions HTTP/1.1\r\nContent-Length: "
+            body.sendall(f"{request}10000\r\n\r\n{{".encode())
+            head.sendall(b"GET / HTTP/1.1\r\nX: ")
+            work = json.dumps({"prompt": ["a"] * 4, "max_tokens": 200, "stream": True, "logprobs": 20})
+            reader.sendall(f"{request}{len(work)}\r\n\r\n{work}".encode())
+            ended = threading.Event()
+
+            def dawdle():
+                while not ended.wait(0.2):
+                    for step in (lambda: body.send(b" "), lambda: head.send(b"a"), lambda: reader.recv(1)):
+                        with contextlib.suppress(OSError):
+                            step()
+
+            thread = threading.Thread(target=dawdle)
+            thread.start()
+            try:
+                time.sleep(1)
+                server.started.process.send_signal(signal.SIGTERM)
+                result = server.started.finish(patience=30)
+            finally:
+                ended.set()
+                thread.join()
+                for client in clients:
+                    client.close()
+            self.assertEqual(result.code, FINISHED, result)
+
     def test_tensor_and_pipeline_ranks(self):
         expected = self.server.complete(prompt="Licensed", temperature=0, max_tokens=8)
         for layout in (["--tensor", 2], ["--pipeline", 2]):
