@@ -100,6 +100,7 @@ class Run {
                                         .tokens = request_.tokens,
                                         .vocab = request_.vocab,
                                         .eod = request_.eod};
+    for (const Prompt& prompt : prompts) check_beam_search(*decoder_, prompt.ids, options);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       auto found = beam_search(*decoder_, prompts[i].ids, options);
       for (std::size_t k = 0; k < samples; ++k) {

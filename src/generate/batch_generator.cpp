@@ -8,13 +8,14 @@
 
 namespace trireme::generate {
 
-void BatchGenerator::check_prompt(std::span<const std::int32_t> prompt) const {
+void BatchGenerator::check_prompt(const BatchDecoder& decoder,
+                                  std::span<const std::int32_t> prompt) {
   if (prompt.empty()) throw UsageError("the prompt is empty: it must have at least one token");
   const auto size = static_cast<std::int64_t>(prompt.size());
-  if (size >= decoder_.capacity())
+  if (size >= decoder.capacity())
     throw DataError(
         "the prompt has {} tokens, but {}, of which one at least is for the continuation", size,
-        decoder_.capacity_text());
+        decoder.capacity_text());
 }
 
 BatchGenerator::Ticket BatchGenerator::submit(Job job) {

@@ -36,7 +36,8 @@ class BatchGenerator {
 
   /// Throws UsageError for an empty prompt, DataError unless the model's context, and the cache,
   /// hold the prompt and a token more.
-  void check_prompt(std::span<const std::int32_t> prompt) const;
+  static void check_prompt(const BatchDecoder& decoder, std::span<const std::int32_t> prompt);
+  void check_prompt(std::span<const std::int32_t> prompt) const { check_prompt(decoder_, prompt); }
 
   /// Queues a job; throws as check_prompt().
   Ticket submit(Job job);

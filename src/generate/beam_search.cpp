@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
+#include "generate/batch_generator.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -46,17 +48,51 @@ std::vector<Candidate> best_extensions(std::span<const Beam> parents,
   return all;
 }
 
+/// Tokens that a search adds at most.
+std::int64_t tokens_of(const BatchDecoder& decoder, std::int64_t prompt,
+                       const BeamOptions& options) {
+  return std::min(options.tokens, decoder.capacity() - prompt);
+}
+
+/// Blocks that a search has in use at most: in its last pass each beam writes a block of its own,
+/// while the caches before it, which may share the whole blocks of the prompt alone, are there.
+std::int64_t blocks_of(const BatchDecoder& decoder, std::int64_t prompt,
+                       const BeamOptions& options) {
+  const BlockTable& table = decoder.blocks();
+  const std::int64_t tokens = tokens_of(decoder, prompt, options);
+  if (tokens == 1) return table.blocks_for(prompt);
+  const std::int64_t parents = tokens == 2 ? 1 : options.beams;
+  const std::int64_t shared = prompt / table.positions();
+  return shared + parents * (table.blocks_for(prompt + tokens - 2) - shared) + options.beams;
+}
+
 }  // namespace
+
+void check_beam_search(const BatchDecoder& decoder, std::span<const std::int32_t> prompt,
+                       const BeamOptions& options) {
+  BatchGenerator::check_prompt(decoder, prompt);
+  const auto size = static_cast<std::int64_t>(prompt.size());
+  const std::int64_t needed = blocks_of(decoder, size, options), positions = CachePlan::kPositions;
+  if (needed > decoder.blocks().blocks())
+    throw DataError(
+        "the KV cache is too small: {} of {} after {} of the prompt may need {} of {} positions, "
+        "and it has {}; give it {} positions (--cache), or search with fewer beams or tokens",
+        counted(options.beams, "beam"), counted(tokens_of(decoder, size, options), "token"),
+        counted(size, "token"), counted(needed, "block"), positions, decoder.blocks().blocks(),
+        needed * positions);
+}
 
 std::vector<Beam> beam_search(BatchDecoder& decoder, std::span<const std::int32_t> prompt,
                               const BeamOptions& options) {
   const int beams = options.beams;
   TRIREME_CHECK(beams >= 1 && 2 * beams <= decoder.limits().sequences, "{} beams with {} caches",
                 beams, decoder.limits().sequences);
+  check_beam_search(decoder, prompt, options);
   const std::int64_t vocab = options.vocab == 0 ? decoder.vocab() : options.vocab;
   const auto size = static_cast<std::int64_t>(prompt.size());
-  TRIREME_CHECK(size >= 1 && size < decoder.capacity(), "a prompt of {} tokens", size);
-  const std::int64_t limit = std::min(options.tokens, decoder.capacity() - size);
+  const std::int64_t limit = tokens_of(decoder, size, options);
+  // The caches of an earlier search.
+  for (int slot = 0; slot < 2 * beams; ++slot) decoder.release(slot);
 
   std::vector<Beam> complete;
   const auto finish = [&](Beam beam, std::size_t tokens, Stop stop) {

@@ -29,9 +29,15 @@ struct Beam {
   Stop stop = Stop::tokens;
 };
 
+/// Throws DataError unless the cache holds whatever beams a search from `prompt` may keep, and as
+/// BatchGenerator::check_prompt().
+void check_beam_search(const BatchDecoder& decoder, std::span<const std::int32_t> prompt,
+                       const BeamOptions& options);
+
 /// The best continuations of `prompt`, at most options.beams, the best first. At each step the
 /// `beams` most likely extensions of all partial continuations are kept; one that ends its document
-/// is complete and takes no place. `decoder` needs 2 * beams caches. Throws as choose().
+/// is complete and takes no place. `decoder` needs 2 * beams caches, which no other work uses.
+/// Throws as choose(), and before the first pass as check_beam_search().
 std::vector<Beam> beam_search(BatchDecoder& decoder, std::span<const std::int32_t> prompt,
                               const BeamOptions& options);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../message_of.hpp"
+#include "core/error.hpp"
 #include "generate/decoder.hpp"
 #include "tiny_gpt.hpp"
 
@@ -79,6 +81,54 @@ TEST(BeamSearch, OneBeamIsGreedy) {
   EXPECT_EQ(found[0].ids, greedy);
   // The model holds 24 tokens.
   EXPECT_EQ(beam_search(decoder, prompt, {.beams = 1, .tokens = 100})[0].stop, Stop::context);
+}
+
+// 20 beams on 300 positions: the blocks that a search may need are enough for one after another,
+// and with one block less none begins.
+TEST(BeamSearch, IsRefusedWhereTheCacheMayNotHoldIt) {
+  model::Gpt2Config config = few_words();
+  config.positions = 300;
+  TinyGpt gpt(config);
+  const auto decoder_of = [&](std::int64_t blocks) {
+    return BatchDecoder(
+        *gpt.backend, gpt.parameters, gpt.spec,
+        {.sequences = 40, .pass_tokens = 64, .cache_positions = blocks * CachePlan::kPositions});
+  };
+  struct Case {
+    std::size_t prompt;
+    std::int64_t tokens, blocks;
+  };
+  const auto options_of = [](const Case& each) {
+    return BeamOptions{.beams = 20, .tokens = each.tokens};
+  };
+  // Whole blocks of the prompt; those of the parents; a new one of each beam.
+  const Case cases[] = {
+      {63, 1, 1},       {65, 1, 2}, {64, 2, 1 + 20}, {65, 2, 1 + 1 + 20}, {100, 30, 1 + 20 + 20},
+      {7, 150, 60 + 20}};
+  for (const Case& each : cases) {
+    BatchDecoder decoder = decoder_of(each.blocks);
+    for (const std::int32_t first : {0, 3}) {
+      const Ids prompt(each.prompt, first);
+      EXPECT_EQ(beam_search(decoder, prompt, options_of(each)).size(), each.tokens == 1 ? 5u : 20u)
+          << each.prompt << " + " << each.tokens;
+    }
+    if (each.blocks < 3) continue;
+    BatchDecoder small = decoder_of(each.blocks - 1);
+    const Ids prompt(each.prompt, 1);
+    EXPECT_EQ(message_of<DataError>([&] { beam_search(small, prompt, options_of(each)); }),
+              fmt::format(
+                  "the KV cache is too small: 20 beams of {} tokens after {} tokens of the prompt "
+                  "may need {} blocks of 64 positions, and it has {}; give it {} positions "
+                  "(--cache), or search with fewer beams or tokens",
+                  each.tokens, each.prompt, each.blocks, each.blocks - 1, 64 * each.blocks));
+    EXPECT_EQ(small.blocks().free_blocks(), each.blocks - 1) << "nothing has begun";
+  }
+  BatchDecoder decoder = decoder_of(1);
+  const std::string message =
+      message_of<DataError>([&] { beam_search(decoder, Ids(64, 1), {.beams = 20}); });
+  EXPECT_EQ(message,
+            "the prompt has 64 tokens, but the KV cache holds 64, of which one at least is for the "
+            "continuation");
 }
 
 }  // namespace

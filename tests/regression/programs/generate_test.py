@@ -164,6 +164,8 @@ class Generate(GenerateTest):
                 "--tensor", 3, ranks=2)
         refused(DATA, "the prompt has 40 tokens, but the model's context holds 32", "--prompt",
                 "x" * 40)
+        refused(DATA, "the KV cache is too small: 3 beams of 5 tokens after 4 tokens", "--prompt", "the ",
+                "--tokens", 5, "--beams", 3, "--cache", 64)
         bad = self.folder / "bad.jsonl"
         bad.write_text('{"prompt": "a"}\n{"text": "b"}\n')
         refused(DATA, "bad.jsonl:2: there is no key 'prompt'", "--input", bad)
