@@ -11,6 +11,7 @@
 #include "plan/setup.hpp"
 #include "train/startup/datasets.hpp"
 #include "train/startup/devices.hpp"
+#include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
 
 namespace trireme::sweep {
@@ -71,6 +72,29 @@ void add_errors(const deck::InvalidDeck& invalid, const deck::Sweep& sweep,
   }
 }
 
+/// Whether `path` lies in the folder of a run before `run`: then it may be there only later.
+bool is_of_earlier_run(const PlannedSweep& sweep, const PlannedRun& run,
+                       const std::filesystem::path& path) {
+  const auto normal = [](const std::filesystem::path& any) {
+    return std::filesystem::absolute(any).lexically_normal();
+  };
+  for (const deck::SweepRun& earlier : sweep.section.runs) {
+    if (earlier.name == run.name()) return false;
+    const auto folder = normal(run.folder.parent_path() / earlier.name);
+    const auto inside = normal(path).lexically_relative(folder);
+    if (!inside.empty() && *inside.begin() != "..") return true;
+  }
+  return false;
+}
+
+/// Throws where the run would start from checkpoint.load and could not.
+void check_load(const PlannedSweep& sweep, const PlannedRun& run) {
+  const auto& load = run.deck.checkpoint.load;
+  const bool resumes = std::filesystem::exists(train::checkpoint_folder(run.deck) / "latest");
+  if (load && !resumes && !is_of_earlier_run(sweep, run, *load))
+    train::check_restart(run.deck, "latest");
+}
+
 PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
                     const CheckOptions& options) {
   PlannedRun run{.swept = swept};
@@ -88,6 +112,7 @@ PlannedRun plan_one(const PlannedSweep& sweep, const deck::SweepRun& swept,
   }
   if (options.machine) run.unfit = why_unfit(*options.machine, run.need, options.max_ranks);
   if (run.unfit || !options.to_run) return run;
+  check_load(sweep, run);
   train::describe_data(run.deck, vocabulary);
   train::check_datasets(run.deck, vocabulary, data::TokenScan::sample);
   refuse_other_run(sweep, run);

@@ -89,7 +89,8 @@ class Process {
 
 /// What to check, and against what.
 struct CheckOptions {
-  /// The runs will start: datasets must be there, and folders hold nothing of other runs.
+  /// The runs will start: datasets and checkpoint.load must be there, the latter of the same model,
+  /// and folders hold nothing of other runs.
   bool to_run = true;
   std::optional<Machine> machine;  ///< that the runs must fit; nothing when another runs them
   std::optional<int> max_ranks;    ///< see why_unfit()

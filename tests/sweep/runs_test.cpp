@@ -59,6 +59,24 @@ TEST_F(SweepTest, DataIsLookedForWhereRunsStart) {
       "'none.idx': No such file or directory\n");
 }
 
+TEST_F(SweepTest, CheckpointsToLoadAreLookedForBeforeAnyRunStarts) {
+  const std::string out = (scratch_ / "out").string();
+  const auto missing = [&](const std::string& path) {
+    return "lr.yaml: there is no checkpoint '" + path +
+           "': name a run folder, or a file such as RUN/checkpoints/step-00001000.h5";
+  };
+  const std::string absent = errors({"checkpoint.load=absent"}, {.to_run = true});
+  EXPECT_EQ(absent, missing("absent") + "\n") << "said once";
+  // The second run loads what the first one writes; the third one loads its own folder.
+  write(deck_path_, std::string(kDeck).substr(0, std::string(kDeck).find("sweep:")) +
+                        "sweep: {cases: {a: {}, b: {checkpoint.load: " + out +
+                        "/a}, c: {checkpoint.load: " + out + "/c}}}\n");
+  const std::string text = errors({"schedule.peak=1"}, {.to_run = true});
+  EXPECT_NE(text.find(missing("out/c") + " (run 'c')"), std::string::npos) << text;
+  EXPECT_EQ(text.find("out/a"), std::string::npos) << text;
+  EXPECT_EQ(errors({"schedule.peak=1"}), "") << "only looked at";
+}
+
 TEST_F(SweepTest, RunsThatTheMachineCannotRun) {
   const CheckOptions options{.to_run = false,
                              .machine = Machine{.cores = 1, .host_bytes = std::size_t{1} << 40}};

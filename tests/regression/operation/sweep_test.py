@@ -121,6 +121,17 @@ class Local(SweepTest):
         self.assertEqual(result.code, DECK)
         self.assertIn("start them with 'trireme-sweep", result.err)
 
+    def test_checkpoints_to_load_are_compared_before_anything_starts(self):
+        self.pretrain("start", "train.iterations=1")
+        load = f"checkpoint.load: {self.folder / 'start'}"
+        self.write_deck(f"\nsweep: {{cases: {{wide: {{model.hidden: 64}}, loads: {{model.hidden: 64, {load}}}}}}}\n")
+        result = self.sweep(code=DECK)
+        self.assertIn("model.hidden = 64, but the checkpoint was written with 32", result.err)
+        self.assertIn("(run 'loads')", result.err)
+        self.assertFalse((self.folder / "out").exists())
+        self.write_deck(f"\nsweep: {{cases: {{wide: {{model.hidden: 64}}, loads: {{{load}}}}}}}\n")
+        self.assertTrue(self.sweep().out.endswith("2 runs: 2 finished\n"))
+
     def test_what_fails_is_named_and_tried_again(self):
         self.write_deck("\nsweep: {run.seed: [1, 2]}\n")
         (self.folder / "out").mkdir()
