@@ -143,7 +143,7 @@ ExitCode run(int argc, char** argv) {
                                       : !own && !answer.search.ranked.empty()
                                           ? &answer.search.ranked.front()
                                           : nullptr;
-    if (!layout) throw DeckError("no layout fits: no deck was written");
+    if (!layout) throw DeckError("{}: no deck was written", plan_app::why_no_layout(answer));
     std::string command = kProgram;
     for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
     const std::string file = values["write-deck"].as<std::string>();

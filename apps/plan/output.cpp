@@ -151,6 +151,18 @@ std::string csv_number(double value) { return fmt::format("{:.6g}", value); }
 
 }  // namespace
 
+std::string why_no_layout(const Answer& answer) {
+  const auto& fewer = answer.search.fewer_ranks;
+  if (!fewer && answer.search.considered == 0)
+    return "no layout that the deck allows can be timed on these GPUs";
+  if (!fewer) return "no layout fits into the GPUs' memory (and the budget)";
+  return fmt::format(
+      "no layout has {} (parallel.tensor * pipeline * data): tensor ranks divide model.heads and "
+      "model.ffn, data ranks batch.global, and stages are at most model.layers + 2; {} is the "
+      "largest number below with a layout",
+      counted(answer.cluster->gpus(), "rank"), *fewer);
+}
+
 std::string to_text(const Answer& answer) {
   const plan::Cluster& cluster = *answer.cluster;
   const auto& ranked = answer.search.ranked;
@@ -182,7 +194,11 @@ std::string to_text(const Answer& answer) {
     if (!ranked.empty() && ranked[0].time.total < answer.given->time.total)
       text += why_slower(*answer.given, ranked[0]);
   }
-  if (ranked.empty()) text += "\nNo layout fits into the GPUs' memory (and the budget).\n";
+  if (ranked.empty()) {
+    std::string why = why_no_layout(answer);
+    why[0] = 'N';
+    text += fmt::format("\n{}.\n", why);
+  }
   if (!answer.search.pareto.empty()) {
     TableRows front = {{"nodes", "ms", "dollars", "layout"}};
     for (const TimedLayout& layout : answer.search.pareto)
@@ -205,6 +221,7 @@ std::string to_json(const Answer& answer) {
   if (!answer.given_problem.empty()) object["given_problem"] = answer.given_problem;
   if (answer.repartition) object["given_best_partition"] = to_object(*answer.repartition, answer);
   const auto& ranked = answer.search.ranked;
+  if (ranked.empty()) object["problem"] = why_no_layout(answer);
   object["best"] = ranked.empty() ? Json() : to_object(ranked[0], answer);
   object["ranked"] = Json::array();
   for (const TimedLayout& layout : ranked) object["ranked"].push_back(to_object(layout, answer));

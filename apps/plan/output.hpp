@@ -18,6 +18,8 @@ struct Answer {
   plan::SearchResult search;
 };
 
+/// Why the ranking is empty.
+std::string why_no_layout(const Answer& answer);
 /// The ranking as a table, the given layout's time by what takes it, and why it is slower.
 std::string to_text(const Answer& answer);
 /// {"given": ..., "best": ..., "ranked": [...], "pareto": [...]}

@@ -64,8 +64,8 @@ TEST_F(ClusterFile, NamesEveryError) {
                     "  - {gpu: nothing, gpus: 1, gpus: 2}\n"),
             "c.yaml:2:14: unknown key 'nodes[0].cuont' — did you mean 'count'?\n"
             "c.yaml:2:30: nodes[0].gpus = 0: must be from 1 to 1024\n"
-            "c.yaml:2:39: nodes[0].link = 40: expected a rate above 0, such as 25 GB/s or 200 "
-            "Gbit/s\n"
+            "c.yaml:2:39: nodes[0].link = 40: expected a rate above 0 and up to 1000 TB/s, such as "
+            "25 GB/s or 200 Gbit/s\n"
             "c.yaml:3:5: missing key 'nodes[1].gpu': a kind of GPU: the name of a file in the "
             "folder gpus, or a path\n"
             "c.yaml:4:11: nodes[2].gpu: there is no file 'gpus/nothing.yaml'\n"
@@ -76,6 +76,17 @@ TEST_F(ClusterFile, NamesEveryError) {
             "gpus/bad.yaml:2:9: memory = lots: expected a size, such as 80GiB, 80GB or 81920M\n"
             "gpus/bad.yaml:4:8: unknown key 'peak.fp8'\n"
             "2 errors; nothing was planned. 'trireme-plan --help cluster' lists every key.");
+}
+
+TEST_F(ClusterFile, RefusesNumbersThatNoMachineHas) {
+  EXPECT_EQ(problem("network_latency_us: 1e300\nlink_latency_us: -1\n"
+                    "nodes: [{gpu: g, gpus: 1, price: 1e99, link: 1e200 GB/s}]\n"),
+            "c.yaml:1:21: network_latency_us = 1e300: must be from 0 to 1000000\n"
+            "c.yaml:2:18: link_latency_us = -1: must be from 0 to 1000000\n"
+            "c.yaml:3:34: nodes[0].price = 1e99: must be from 0 to 1000000000\n"
+            "c.yaml:3:46: nodes[0].link = 1e200 GB/s: expected a rate above 0 and up to 1000 TB/s, "
+            "such as 25 GB/s or 200 Gbit/s\n"
+            "4 errors; nothing was planned. 'trireme-plan --help cluster' lists every key.");
 }
 
 std::string npy(const std::vector<double>& values, const std::string& type = "<f8") {

@@ -203,6 +203,23 @@ TEST(LayoutSearch, KeepsWhatItIsTold) {
     EXPECT_EQ(layout.deck.parallel.tensor, 2);
 }
 
+TEST(LayoutSearch, TellsHowManyRanksALayoutMayHave) {
+  Cluster cluster = load_cluster(kInputs / "clusters/h200x8-nodes.yaml");
+  cluster.nodes[0].gpus = 1;
+  cluster.nodes[0].count = 49;
+  const SearchResult none = search_layouts(gpt2_deck({"run.device=cuda"}), 50257, cluster);
+  EXPECT_TRUE(none.ranked.empty());
+  EXPECT_EQ(none.fewer_ranks, 48);
+  const deck::Deck five =
+      gpt2_deck({"run.device=cuda", "parallel.pipeline=5", "parallel.partition=2-2-2-3-3"}, 5);
+  EXPECT_EQ(search_layouts(five, 50257, cluster, {.fixed = {"parallel.pipeline"}}).fewer_ranks, 40);
+  cluster.nodes[0].gpu.memory = 1e6;
+  cluster.nodes[0].count = 48;
+  const SearchResult small = search_layouts(gpt2_deck({"run.device=cuda"}), 50257, cluster);
+  EXPECT_TRUE(small.ranked.empty());
+  EXPECT_EQ(small.fewer_ranks, std::nullopt) << "48 ranks have layouts, which do not fit";
+}
+
 TEST(LayoutSearch, SearchesAThousandGpusWithFewSimulations) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "instrumented and not optimised, the search takes twenty times longer";

@@ -38,11 +38,11 @@ GpuKind read_gpu_kind(const deck::Item& item, const std::filesystem::path& folde
   }
   gpu.efficiency = section.number("efficiency", gpu.efficiency, kShare);
   gpu.gemm = section.number("gemm", gpu.gemm, kShare);
-  gpu.gemm_half = section.number("gemm_half", gpu.gemm_half, {.low = 0});
+  gpu.gemm_half = section.number("gemm_half", gpu.gemm_half, kNotNegative);
   gpu.sms = section.whole("sms", gpu.sms, kCount);
   gpu.attention_forward = section.number("attention_forward", gpu.attention_forward, kPositive);
   gpu.attention_backward = section.number("attention_backward", gpu.attention_backward, kPositive);
-  gpu.launch = section.number("launch_us", gpu.launch * 1e6, {.low = 0}) * 1e-6;
+  gpu.launch = section.number("launch_us", gpu.launch * 1e6, kLatency) * 1e-6;
   int index = 0;
   for (const deck::Item* profile : section.list("profiles"))
     gpu.profiles.push_back(
@@ -67,7 +67,7 @@ NodeKind read_nodes(const deck::Item& item, const std::string& name,
   nodes.gpus = section.whole("gpus", 1, {.low = 1, .high = 1024});
   if (section.has("link")) nodes.link = section.rate("link");
   if (section.has("network")) nodes.network = section.rate("network");
-  if (section.has("price")) nodes.price = section.number("price", 0, {.low = 0});
+  if (section.has("price")) nodes.price = section.number("price", 0, kNotNegative);
   const std::string gpu = section.text("gpu", "");
   const bool is_path = gpu.find('/') != std::string::npos || gpu.ends_with(".yaml");
   const auto file = is_path ? folder / gpu : folder / "gpus" / (gpu + ".yaml");
@@ -86,9 +86,9 @@ Cluster read_cluster(const deck::Item& item, const std::filesystem::path& folder
   Cluster cluster;
   cluster.name = section.text("name", "");
   cluster.link_latency =
-      section.number("link_latency_us", cluster.link_latency * 1e6, {.low = 0}) * 1e-6;
+      section.number("link_latency_us", cluster.link_latency * 1e6, kLatency) * 1e-6;
   cluster.network_latency =
-      section.number("network_latency_us", cluster.network_latency * 1e6, {.low = 0}) * 1e-6;
+      section.number("network_latency_us", cluster.network_latency * 1e6, kLatency) * 1e-6;
   section.require("nodes", "a list of kinds of nodes");
   int index = 0;
   for (const deck::Item* nodes : section.list("nodes"))
@@ -203,9 +203,10 @@ double parse_rate(const std::string& text) {
   for (const auto& [name, bytes] : kUnits)
     if (unit == name && !number.empty()) {
       const double rate = deck::parse_real(number) * bytes;
-      if (rate > 0) return rate;
+      if (rate > 0 && rate <= kMaxRate) return rate;
     }
-  throw deck::BadValue("expected a rate above 0, such as 25 GB/s or 200 Gbit/s");
+  throw deck::BadValue(
+      "expected a rate above 0 and up to 1000 TB/s, such as 25 GB/s or 200 Gbit/s");
 }
 
 }  // namespace

@@ -172,7 +172,11 @@ std::string cluster_help();
 
 // Sections of a cluster file: each key is asked for once; what is left over is unknown.
 
-inline constexpr deck::Range kPositive{.low = 0, .low_open = true};
+/// Limits that no machine comes near to: beyond them a value has the wrong unit.
+inline constexpr double kMaxNumber = 1e9, kMaxMicroseconds = 1e6, kMaxRate = 1e15;
+inline constexpr deck::Range kPositive{.low = 0, .high = kMaxNumber, .low_open = true};
+inline constexpr deck::Range kNotNegative{.low = 0, .high = kMaxNumber};
+inline constexpr deck::Range kLatency{.low = 0, .high = kMaxMicroseconds};
 inline constexpr deck::Range kCount{.low = 1, .high = 1 << 20};
 
 /// A mapping of the file. Problems are collected; what could not be read has the fallback.

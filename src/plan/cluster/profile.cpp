@@ -21,7 +21,7 @@ std::optional<UnitSeconds> read_units(Section& section, const std::string& key,
   for (const auto& [part, value] :
        {std::pair{"embedding", &units.embedding}, {"block", &units.block}, {"head", &units.head}}) {
     parts.require(part, "milliseconds of this part of the model");
-    *value = parts.number(part, 0, {.low = 0}) * 1e-3;
+    *value = parts.number(part, 0, kNotNegative) * 1e-3;
   }
   parts.finish();
   return units;
@@ -46,8 +46,8 @@ std::optional<MeasuredPasses> read_own(Section& section, const std::string& name
       read_units(section, "weight_gradient_ms", name, problems).value_or(UnitSeconds{});
   if (const deck::Item* item = section.section("recompute_ms")) {
     Section recompute(*item, name + ".recompute_ms", problems);
-    own.recompute_full = recompute.number("full", 0, {.low = 0}) * 1e-3;
-    own.recompute_selective = recompute.number("selective", 0, {.low = 0}) * 1e-3;
+    own.recompute_full = recompute.number("full", 0, kNotNegative) * 1e-3;
+    own.recompute_selective = recompute.number("selective", 0, kNotNegative) * 1e-3;
     recompute.finish();
   }
   own.tensor_forward = read_units(section, "tensor_forward_ms", name, problems);
@@ -73,12 +73,12 @@ MeasuredGpu read_measured(const deck::Item& item, const std::filesystem::path& f
   Section section(item, "", problems);
   section.require("name", "the GPU's name");
   MeasuredGpu gpu{.name = section.text("name", ""),
-                  .launch = section.number("launch_us", 0, {.low = 0}) * 1e-6,
+                  .launch = section.number("launch_us", 0, kLatency) * 1e-6,
                   .copy = section.has("copy") ? section.rate("copy") : 0,
                   .to_host = section.has("copy_to_host") ? section.rate("copy_to_host") : 0,
                   .from_host = section.has("copy_from_host") ? section.rate("copy_from_host") : 0,
-                  .optimizer = section.number("optimizer_ps", 0, {.low = 0}) * 1e-12,
-                  .optimizer_constant = section.number("optimizer_us", 0, {.low = 0}) * 1e-6};
+                  .optimizer = section.number("optimizer_ps", 0, kNotNegative) * 1e-12,
+                  .optimizer_constant = section.number("optimizer_us", 0, kNotNegative) * 1e-6};
   int index = 0;
   for (const deck::Item* collective : section.list("collectives"))
     gpu.collectives.push_back(
@@ -250,7 +250,7 @@ Profile read_profile(const deck::Item& item, const std::string& name,
   profile.tensor = section.whole("tensor", 1, kCount);
   profile.micro = section.whole("micro", 1, kCount);
   profile.backward = section.number("backward", 2, kPositive);
-  profile.optimizer = section.number("optimizer_ps", 0, {.low = 0}) * 1e-12;
+  profile.optimizer = section.number("optimizer_ps", 0, kNotNegative) * 1e-12;
   profile.own = read_own(section, name, problems);
   section.finish();
   return profile;

@@ -37,12 +37,32 @@ std::vector<std::int64_t> Enumeration::values(const std::string& key, std::int64
   return is_fixed(key) ? std::vector<std::int64_t>{given} : all;
 }
 
-void Enumeration::add(const NodeMap& map, std::size_t order, std::vector<Candidate>& found) const {
-  const auto& given = deck_.parallel;
+std::vector<std::int64_t> Enumeration::tensor_sizes() const {
   const std::int64_t kv_heads = deck_.model.kv_heads.value_or(deck_.model.heads);
   const std::int64_t widest = std::gcd(deck_.model.heads, deck_.model.ffn);
-  for (const std::int64_t tensor : values("parallel.tensor", given.tensor, divisors(widest))) {
-    if (tensor > map.gpus() || deck::shards_of_kv_heads(kv_heads, tensor) == 0) continue;
+  auto sizes = values("parallel.tensor", deck_.parallel.tensor, divisors(widest));
+  std::erase_if(sizes, [&](auto size) { return deck::shards_of_kv_heads(kv_heads, size) == 0; });
+  return sizes;
+}
+
+std::int64_t Enumeration::most_ranks(std::int64_t gpus) const {
+  std::int64_t most = 0;
+  const auto& given = deck_.parallel;
+  const auto data_sizes =
+      values("parallel.data", given.data.value_or(1), divisors(deck_.batch.global));
+  for (const std::int64_t tensor : tensor_sizes())
+    for (const std::int64_t data : data_sizes)
+      for (std::int64_t stages = 1; stages <= deck_.model.layers + 2; ++stages)
+        if (const std::int64_t ranks = tensor * data * stages;
+            ranks <= gpus && allowed("parallel.pipeline", given.pipeline, stages))
+          most = std::max(most, ranks);
+  return most;
+}
+
+void Enumeration::add(const NodeMap& map, std::size_t order, std::vector<Candidate>& found) const {
+  const auto& given = deck_.parallel;
+  for (const std::int64_t tensor : tensor_sizes()) {
+    if (tensor > map.gpus()) continue;
     for (std::int64_t stages = 1; stages <= std::min(map.gpus() / tensor, deck_.model.layers + 2);
          ++stages) {
       if (!allowed("parallel.pipeline", given.pipeline, stages)) continue;

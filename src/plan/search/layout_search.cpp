@@ -289,6 +289,11 @@ SearchResult search_layouts(const deck::Deck& deck, std::int64_t vocab, const Cl
   for (const NodeKind& kind : cluster.nodes) all.push_back(kind.count);
   result.ranked =
       fastest(deck, vocab, cluster, all, options.top, memory, kNoLimit, options, result, meter);
+  if (result.considered == 0) {
+    const std::int64_t most =
+        Enumeration(deck, vocab, cluster, options.fixed).most_ranks(cluster.gpus());
+    if (most < cluster.gpus()) result.fewer_ranks = most;
+  }
   if (cluster.has_prices()) {
     std::vector<TimedLayout> found;
     // A layout on these nodes that takes as long is beaten in time and money by one that is found.

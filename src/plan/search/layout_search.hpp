@@ -39,7 +39,11 @@ class Enumeration {
 
   deck::Deck deck_of(const Candidate& candidate) const;
 
+  /// The largest number of ranks up to `gpus` that a layout may have, memory and GPUs apart.
+  std::int64_t most_ranks(std::int64_t gpus) const;
+
  private:
+  std::vector<std::int64_t> tensor_sizes() const;
   bool is_fixed(const std::string& key) const;
   template <typename T>
   bool allowed(const std::string& key, const T& given, const T& value) const {
@@ -115,7 +119,9 @@ struct SearchResult {
   std::vector<TimedLayout> ranked;  ///< by time
   std::vector<TimedLayout> pareto;  ///< by time, each cheaper than the one before; with prices
   std::int64_t considered = 0;      ///< layouts that the deck's rules allow
-  std::int64_t timed = 0;           ///< of them by the simulator
+  /// Where they allow none on all nodes: the largest number of ranks below that a layout may have.
+  std::optional<std::int64_t> fewer_ranks;
+  std::int64_t timed = 0;  ///< of them by the simulator
   double seconds = 0;
 };
 

@@ -147,11 +147,23 @@ class Plan(RunTest):
         self.assertEqual([line.split("cluster.yaml:")[-1] for line in lines], [
             "3:5: missing key 'nodes[0].gpus': GPUs of a node",
             "3:23: unknown key 'nodes[0].cuont' — did you mean 'count'?",
-            "3:39: nodes[0].link = fast: expected a rate above 0, such as 25 GB/s or 200 Gbit/s",
+            "3:39: nodes[0].link = fast: expected a rate above 0 and up to 1000 TB/s, such as 25 GB/s or 200 Gbit/s",
             "3 errors; nothing was planned. 'trireme-plan --help cluster' lists every key."])
         cluster = self.cluster(gpu=GPU + "gem: 0.8\n")
         self.assertIn("gpu.yaml:6:1: unknown key 'gem' — did you mean 'gemm'?",
                       self.plan(*SMALL, "--cluster", cluster, code=DECK).err)
+
+    def test_says_why_there_is_no_layout(self):
+        for text, gpu, message in [
+                ("name: odd\nnodes:\n  - {gpu: gpu.yaml, count: 7, gpus: 7, link: 40 GB/s, network: 10 GB/s, price: 3}\n", GPU,
+                 "no layout has 49 ranks (parallel.tensor * pipeline * data): tensor ranks divide model.heads and model.ffn, data "
+                 "ranks batch.global, and stages are at most model.layers + 2; 48 is the largest number below with a layout"),
+                (CLUSTER, GPU.replace("16GB", "16MB"), "no layout fits into the GPUs' memory (and the budget)")]:
+            words = [*SMALL, "--cluster", self.cluster(text, gpu)]
+            self.assertIn(f"\n{message.capitalize()[0]}{message[1:]}.\n", self.plan(*words, code=DECK).out)
+            self.assertEqual(json.loads(self.plan(*words, "--json", code=DECK).out)["problem"], message)
+            self.assertIn(f"{message}: no deck was written",
+                          self.plan(*words, "--write-deck", self.folder / "none.yaml", code=DECK).err)
 
     def test_scales_to_a_profile_of_this_machine(self):
         profile = self.folder / "profile.yaml"
