@@ -36,8 +36,8 @@ po::options_description all_options() {
   options.add_options()  //
       ("restart",
        po::value<std::string>()->default_value("latest")->value_name("latest|never|PATH"),
-       "start from the run folder's newest checkpoint (a fresh model if there is none), from a "
-       "fresh model, or from a checkpoint")  //
+       "start from the newest checkpoint of the run folder or checkpoint.local (a fresh model if "
+       "there is none), from a fresh model, or from a checkpoint")  //
       ("time-limit", po::value<std::string>()->value_name("TIME"),
        "write a checkpoint and stop with exit code 75 before this time has passed");
   options.add_options()  //

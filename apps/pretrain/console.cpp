@@ -106,6 +106,10 @@ void introduce(const Start& start, const char* program, const deck::Deck& deck,
               ? fmt::format("restart    from {}, iteration {}", start.restart.checkpoint->string(),
                             start.restart.progress.iteration)
               : "restart    no checkpoint: a fresh model";
+  // Such as after the folder was deleted, perhaps to begin afresh.
+  if (start.restart.local && !start.restart.checkpoint)
+    text +=
+        "\nrestart    the run folder has no checkpoint; a fresh model starts with --restart never";
   for (const std::string& note : start.data_notes) text += "\ndataset    " + note;
   for (const std::string& note : start.restart.notes) text += "\nrestart    " + note;
   reporter.print(text);

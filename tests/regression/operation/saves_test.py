@@ -7,6 +7,7 @@ TRIREME_DEVICE=cuda.
 """
 
 import os
+import shutil
 import signal
 import time
 import unittest
@@ -77,6 +78,18 @@ class Saves(RunTest):
         refused = self.pretrain("run", *words, "train.iterations=6", "model.layers=2", code=DECK)
         self.assertIn("model.layers", refused.err)
         self.assertEqual(sorted(disk.glob("*/*")), shards)
+
+    def test_local_checkpoints_outlive_the_run_folder(self):
+        words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "train.iterations=2"]
+        said = "restart    the run folder has no checkpoint; a fresh model starts with --restart never\n"
+        self.assertNotIn(said, self.pretrain("run", *words).out)
+        shutil.rmtree(self.folder / "run")
+        result = self.pretrain("run", *words, "train.iterations=3")
+        self.assertRegex(result.out, f"restart +from the local checkpoint in .*, iteration [12]\n{said}")
+        shutil.rmtree(self.folder / "run")
+        result = self.pretrain("run", *words, "--restart", "never")
+        self.assertIn("restart    no checkpoint: a fresh model\n", result.out)
+        self.assertEqual([event["iteration"] for event in self.events("run", "train")], [1, 2])
 
     def test_local_checkpoints_of_a_stage_without_layers(self):
         words = ["train.iterations=2", "model.layers=2", "parallel.pipeline=3", "parallel.partition=1-0-1",
