@@ -1,75 +1,19 @@
-#include "convert/shell/script.hpp"
-
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 
+#include "convert/shell/scan.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 
 namespace trireme::convert::shell {
 namespace {
 
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-
-// The end, one past it, of the mark at `at`: marks are opaque to the lexer.
-std::size_t end_of_mark(std::string_view text, std::size_t at) {
-  return std::min(text.find(kUnknownEnd, at), text.size() - 1) + 1;
-}
-
-// The end, one past it, of the quote that opens at `open`; npos if it is not closed.
-std::size_t end_of_quote(std::string_view text, std::size_t open, int nesting = 0) {
-  const char quote = text[open];
-  for (std::size_t i = open + 1; i < text.size(); ++i) {
-    if (text[i] == quote) return i + 1;
-    if (quote == '\'') continue;
-    if (text[i] == kUnknownBegin) {
-      i = end_of_mark(text, i) - 1;
-    } else if (text[i] == '\\') {
-      ++i;
-    } else if (quote == '"' && text.substr(i, 2) == "$(") {
-      const std::size_t end = end_of_brackets(text, i + 1, nesting + 1);
-      if (end == kNone) return kNone;
-      i = end - 1;
-    }
-  }
-  return kNone;
-}
-
-// The operand of `<<`: the word that ends the here-document, and how the document is read.
-struct HereMark {
-  std::string word;
-  bool expands = true;
-  bool strips_tabs = false;
-};
-
-// Reads the operand of `<<` and moves `at` past it.
-HereMark read_here_mark(std::string_view text, std::size_t& at) {
-  HereMark mark;
-  if (at < text.size() && text[at] == '-') {
-    mark.strips_tabs = true;
-    ++at;
-  }
-  while (at < text.size() && is_blank(text[at])) ++at;
-  for (; at < text.size() && (is_name(text[at]) || text[at] == '"' || text[at] == '\''); ++at) {
-    if (is_name(text[at]))
-      mark.word += text[at];
-    else
-      mark.expands = false;
-  }
-  return mark;
-}
-
-// The lines from `at` to the end word; moves `at` past that line.
-std::string read_here_text(std::string_view text, const HereMark& mark, std::size_t& at) {
-  std::string body;
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line = text.substr(at, end - at);
-    at = std::min(end + 1, text.size());
-    while (mark.strips_tabs && !line.empty() && line[0] == '\t') line.remove_prefix(1);
-    if (line == mark.word) break;
-    body.append(line).append("\n");
-  }
-  return body;
+// Words after which a command may begin.
+bool is_keyword(std::string_view word) {
+  constexpr std::string_view kWords[] = {"if", "elif", "then", "else", "while", "until",
+                                         "do", "!",    "{",    "(",    "time"};
+  return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
 }
 
 class Lexer {
@@ -89,12 +33,21 @@ class Lexer {
   void word();
   void redirect();
   void brackets();
+  void subshell();
+  void condition();
+  void regular_expression();
   void end_line();
   void finish(Link following);
+  // Marks the command before a `&`.
+  void leave_in_background() {
+    const bool is_block = command_.words.empty() && !commands_.empty();
+    (is_block ? commands_.back() : command_).background = true;
+  }
 
   [[noreturn]] void unclosed(const char* what) const {
     throw DataError("{}:{}: {} is not closed", file_, line_, what);
   }
+  bool begins_command() const;
   bool sees(std::string_view words) const { return text_.substr(at_, words.size()) == words; }
   void advance(std::size_t end) {
     line_ += static_cast<int>(std::count(text_.begin() + at_, text_.begin() + end, '\n'));
@@ -107,6 +60,7 @@ class Lexer {
   bool in_comment_;  // the text is that of an #SBATCH line
   std::size_t at_ = 0;
   int open_brackets_ = 0;
+  bool pattern_next_ = false;  // a pattern of a `case` follows
   Command command_;
   std::vector<HereMark> here_;  // opened on this line
   std::vector<Command> commands_;
@@ -131,11 +85,19 @@ void Lexer::step() {
   } else if (sees("&&") || sees("||")) {
     finish(c == '&' ? Link::if_succeeded : Link::if_failed);
     at_ += 2;
+  } else if (sees(";&") || sees(";;&")) {
+    throw DataError("{}:{}: ';&' of a case is not supported (end the branch with ';;')", file_,
+                    line_);
+  } else if (sees(";;")) {
+    finish(Link::next);
+    pattern_next_ = true;
+    at_ += 2;
   } else if (end_of_placeholder(text_, at_, /*quoted=*/false) != kNone) {
     word();
   } else if (c == '<' || c == '>' || sees("&>")) {
     redirect();
   } else if (c == ';' || c == '&' || c == '|') {
+    if (c == '&') leave_in_background();
     finish(c == '|' ? Link::pipe : Link::next);
     ++at_;
   } else if (c == '(' || c == ')') {
@@ -181,7 +143,8 @@ void Lexer::redirect() {
   if (numbered) command_.words.pop_back();
   const bool output = text_[at_] != '<';
   const bool appends = sees(">>");
-  if (sees("<<<")) {
+  const bool here_string = sees("<<<");
+  if (here_string) {
     at_ += 3;
   } else if (sees("<<")) {
     at_ += 2;
@@ -195,43 +158,116 @@ void Lexer::redirect() {
   const std::size_t words = command_.words.size();
   if (at_ < text_.size() && text_[at_] != '\n') word();
   if (command_.words.size() == words) return;
-  if (output && !numbered) {
+  if (here_string) {
+    command_.here = HereDocument{command_.words.back(), true, true};
+  } else if (output && !numbered) {
     command_.written_to = command_.words.back();
     command_.appends = appends;
   }
   command_.words.pop_back();
 }
 
+// Whether the next word may be the name of a command: only keywords stand before it.
+bool Lexer::begins_command() const {
+  const auto& words = command_.words;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    // After `function NAME`, the head of a function, a body follows.
+    if (words[i] == "function")
+      ++i;
+    else if (!is_keyword(words[i]))
+      return false;
+  }
+  return true;
+}
+
 void Lexer::brackets() {
-  // `((a > b))` is an arithmetic command; `for ((` is not.
-  auto& before = command_.words;
-  const std::size_t end = sees("((") ? end_of_brackets(text_, at_) : kNone;
-  if (end != kNone && text_[end - 2] == ')' && (before.empty() || before.back() != "for")) {
-    if (before.empty()) command_.line = line_;
-    before.emplace_back("((");
-    before.emplace_back(text_.substr(at_ + 2, end - at_ - 4));
+  auto& words = command_.words;
+  // `((a > b))` is an arithmetic command.
+  const bool is_for = !words.empty() && words.back() == "for";
+  const std::size_t end =
+      sees("((") && (is_for || begins_command()) ? end_of_brackets(text_, at_) : kNone;
+  if (end != kNone && text_[end - 2] == ')') {
+    if (words.empty()) command_.line = line_;
+    words.emplace_back("((");
+    words.emplace_back(text_.substr(at_ + 2, end - at_ - 4));
     advance(end);
     return;
   }
-  // `name ( )` begins a function; other brackets group commands.
+  // `name ( )` begins a function.
   std::size_t next = at_ + 1;
   while (next < text_.size() && is_blank(text_[next])) ++next;
   const bool empty = text_[at_] == '(' && next < text_.size() && text_[next] == ')';
-  auto& words = command_.words;
   if (empty && !words.empty()) {
-    if (words.size() == 1) words.insert(words.begin(), "function");
+    if (std::all_of(words.begin(), words.end() - 1, is_keyword))
+      words.insert(words.end() - 1, "function");
     at_ = next + 1;
     return;
   }
-  if (text_[at_] == '(') {
-    ++open_brackets_;
-  } else if (open_brackets_ > 0) {
-    --open_brackets_;
-  } else {
+  if (text_[at_] == ')' && (pattern_next_ || open_brackets_ == 0)) {
     command_.pattern = true;
+    pattern_next_ = false;
+    finish(Link::next);
+  } else if (!pattern_next_) {
+    subshell();
   }
-  finish(Link::next);
   ++at_;
+}
+
+// The `(` or `)` of a subshell is a command, unless it follows keywords.
+void Lexer::subshell() {
+  const bool opens = text_[at_] == '(';
+  open_brackets_ += opens ? 1 : -1;
+  if (!opens || !begins_command()) finish(Link::next);
+  if (command_.words.empty()) command_.line = line_;
+  command_.words.emplace_back(opens ? "(" : ")");
+  finish(Link::next);
+}
+
+// The words of `[[ ... ]]`, in which `&&`, `<` and brackets are operators of the test.
+void Lexer::condition() {
+  const int first_line = line_;
+  while (at_ < text_.size()) {
+    const std::size_t before = at_;
+    if (is_blank(text_[at_]) || text_[at_] == '\n') {
+      advance(at_ + 1);
+    } else if (sees("\\\n")) {
+      advance(at_ + 2);
+    } else if (sees("&&") || sees("||")) {
+      command_.words.emplace_back(text_.substr(at_, 2));
+      at_ += 2;
+    } else if (std::string_view("()<>").find(text_[at_]) != kNone) {
+      command_.words.emplace_back(text_.substr(at_++, 1));
+    } else if (command_.words.back() == "=~") {
+      regular_expression();
+    } else {
+      word();
+      if (command_.words.back() == "]]") return;
+    }
+    // Another pattern, such as `@(a|b)`, is no condition that test_raw() reads.
+    if (at_ == before && text_[at_] == ';') break;
+    if (at_ == before) command_.words.emplace_back(text_.substr(at_++, 1));
+  }
+  throw DataError("{}:{}: '[[' is not closed", file_, first_line);
+}
+
+// The word after `=~`: it ends at a blank outside of quotes and brackets.
+void Lexer::regular_expression() {
+  int depth = 0;
+  std::size_t i = at_;
+  for (; i < text_.size() && text_[i] != '\n'; ++i) {
+    const char c = text_[i];
+    if (is_blank(c) && depth <= 0) break;
+    if (c == '(') ++depth;
+    if (c == ')') --depth;
+    if (c == '\\') ++i;
+    if (c != '"' && c != '\'') continue;
+    const std::size_t end = end_of_quote(text_, i);
+    if (end == kNone) unclosed("a quote");
+    i = end - 1;
+  }
+  i = std::min(i, text_.size());
+  command_.words.emplace_back(text_.substr(at_, i - at_));
+  advance(i);
 }
 
 void Lexer::word() {
@@ -251,14 +287,14 @@ void Lexer::word() {
       i = end_of_mark(text_, i);
     } else if (c == '\\') {
       i += 2;
-    } else if (c == '\'' || c == '"' || c == '`') {
+    } else if (c == '\'' || c == '"' || c == '`' || begins_escaped_quote(text_, i)) {
       const std::size_t end = end_of_quote(text_, i);
       if (end == kNone) unclosed("a quote");
       i = end;
     } else if (text_.substr(i, 2) == "${") {
-      const std::size_t end = text_.find('}', i);
+      const std::size_t end = end_of_braces(text_, i + 1, /*quoted=*/false);
       if (end == kNone) unclosed("'${'");
-      i = end + 1;
+      i = end;
     } else if (c == '(') {
       const std::string_view so_far = text_.substr(begin, i - begin);
       const auto equals = assignment_at(so_far);
@@ -272,67 +308,17 @@ void Lexer::word() {
     }
   }
   i = std::min(i, text_.size());
+  const bool may_begin = begins_command();
   command_.words.emplace_back(text_.substr(begin, i - begin));
   advance(i);
+  const std::string& word = command_.words.back();
+  if (word == "[[" && may_begin) return condition();
+  if (word == "esac" && may_begin) pattern_next_ = false;
+  const std::size_t size = command_.words.size();
+  if (word == "in" && size >= 3 && command_.words[size - 3] == "case") pattern_next_ = true;
 }
 
 }  // namespace
-
-std::size_t end_of_brackets(std::string_view text, std::size_t open, int nesting) {
-  if (nesting > kMaxNesting)
-    throw DataError("brackets and quotes are nested more than {} deep", kMaxNesting);
-  int depth = 0;
-  bool word_begins = true;
-  std::vector<HereMark> here;
-  for (std::size_t i = open; i < text.size(); ++i) {
-    const char c = text[i];
-    const bool begins = word_begins;
-    word_begins = is_blank(c) || c == '\n';
-    if (c == kUnknownBegin) {
-      i = end_of_mark(text, i) - 1;
-    } else if (c == '\\') {
-      ++i;
-    } else if (c == '\'' || c == '"') {
-      const std::size_t end = end_of_quote(text, i, nesting);
-      if (end == kNone) return kNone;
-      i = end - 1;
-    } else if (c == '#' && begins) {
-      i = std::min(text.find('\n', i), text.size()) - 1;
-    } else if (text.substr(i, 2) == "<<" && text.substr(i, 3) != "<<<") {
-      i += 2;
-      here.push_back(read_here_mark(text, i));
-      --i;
-    } else if (c == '\n' && !here.empty()) {
-      ++i;
-      for (const HereMark& mark : here) read_here_text(text, mark, i);
-      here.clear();
-      --i;
-    } else if (c == '(') {
-      ++depth;
-    } else if (c == ')' && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return kNone;
-}
-
-std::size_t end_of_placeholder(std::string_view text, std::size_t at, bool quoted) {
-  if (text[at] != '<' || at + 1 >= text.size()) return kNone;
-  if (!is_name(text[at + 1]) && text[at + 1] != '/') return kNone;
-  const std::size_t close = text.find_first_of("<>\n|;&$`\"'", at + 1);
-  if (close == kNone || text[close] != '>') return kNone;
-  const std::string_view inside = text.substr(at + 1, close - at - 1);
-  // `<in >out`, `<in 2>err` and `<in>>out` are redirections.
-  const std::size_t last_word = inside.find_last_of(" \t") + 1;
-  const std::string_view last = inside.substr(last_word);
-  const bool has_space = last_word > 0;
-  const char next = close + 1 < text.size() ? text[close + 1] : ' ';
-  const bool is_number = has_space && last.find_first_not_of("0123456789") == kNone;
-  if (is_number || next == '>' || next == '&') return kNone;
-  if (has_space) return close + 1;
-  const bool glued = at == 0 || (!is_blank(text[at - 1]) && text[at - 1] != '\n');
-  return !quoted && (glued || is_blank(next) || next == '\n') ? close + 1 : kNone;
-}
 
 std::optional<std::size_t> assignment_at(std::string_view text) {
   if (text.empty() || !is_name(text[0]) || std::isdigit(static_cast<unsigned char>(text[0])))

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trireme::convert::shell {
@@ -53,29 +54,42 @@ inline std::string shown(std::string_view text) {
 /// How a command follows the one before it.
 enum class Link { next, if_succeeded, if_failed, pipe };
 
-/// A here-document: the text that a command reads from the lines after it.
+/// A here-document: the text that a command reads from the lines after it; or the word of `<<<`.
 struct HereDocument {
   std::string text;
-  bool expands = true;  ///< false where the end word is quoted
+  bool expands = true;   ///< false where the end word is quoted
+  bool is_word = false;  ///< the text is a word, with quotes
 };
 
 /// One simple command. Words keep their quotes and variables; `NAME=( ... )` is one word.
 struct Command {
   std::vector<std::string> words;
   Link link = Link::next;
-  int line = 0;            ///< counted from 1
-  std::string written_to;  ///< the word after `>` or `>>`, "" without one
-  bool appends = false;    ///< it is `>>`
-  bool pattern = false;    ///< ended by a `)` without a `(`: the last word is the pattern of a case
+  int line = 0;             ///< counted from 1
+  std::string written_to;   ///< the word after `>` or `>>`, "" without one
+  bool appends = false;     ///< it is `>>`
+  bool background = false;  ///< ended by `&`
+  bool pattern = false;     ///< ended by a `)` without a `(`: the last word is a pattern of a case
   std::optional<HereDocument> here;
 };
 
 /// The commands of `text` in order. Keywords such as `if`, `then` and `{` stay the first words of
-/// the command that follows them. A comment line `#SBATCH words` becomes a command that begins with
-/// "#SBATCH". Lines count from `first_line`. Throws DataError with the line for an unclosed quote
-/// or bracket.
+/// the command that follows them, also the `(` of a subshell; its `)` is a command. `((a > b))`
+/// becomes the words "((" and "a > b"; all of `[[ ... ]]` is one command. A comment line `#SBATCH
+/// words` becomes a command that begins with "#SBATCH". Lines count from `first_line`. Throws
+/// DataError with the line for an unclosed quote or bracket.
 std::vector<Command> read_commands(std::string_view text, const std::string& file,
                                    int first_line = 1);
+
+/// The words that the braces of `raw`, not yet expanded, expand to: `a{1,2}` or `{1..3}`.
+std::vector<std::string> expand_lists(const std::string& raw);
+
+/// The length of the variable name at the start of `text`: a name, or one special character like
+/// `@`.
+std::size_t name_length(std::string_view text);
+
+/// Limit on the bytes of a word: more than the kernel's on a command line.
+inline constexpr std::size_t kMaxWordBytes = std::size_t{4} << 20;
 
 /// Limit on the nesting of quotes, brackets and defaults.
 inline constexpr int kMaxNesting = 64;
@@ -96,9 +110,9 @@ std::size_t end_of_placeholder(std::string_view text, std::size_t at, bool quote
 //
 // It evaluates assignments, arrays (also by key), quotes, arithmetic, defaults, prefixes and
 // suffixes, functions, `source`, positional arguments, other scripts that exist (`bash X.sh 8`,
-// `sbatch X.sh`), here-documents, `sed` on a template and conditions on known values; loop bodies
-// are evaluated once. Values that the environment or another program would provide, and variables
-// that only an undecided condition sets, are marked as unknown.
+// `sbatch X.sh`), here-documents, `sed` on a template and conditions on known values; loops on
+// known values are followed pass by pass. Values that the environment or another program would
+// provide, and variables that only an undecided condition sets, are marked as unknown.
 
 /// Variables given on the command line: they override the script's own assignments.
 using Definitions = std::map<std::string, std::string, std::less<>>;
@@ -121,11 +135,21 @@ class Variables {
   bool has_arguments() const { return contains("1") || contains("@"); }
 
   void set(const std::string& name, std::vector<std::string> elements);
+  /// `NAME=text`: of an array only the first element.
+  void set_text(const std::string& name, const std::string& text);
+  /// `NAME[INDEX]=text`, where `element` is `NAME[INDEX]`: the array becomes `whole`.
+  void set_element(const std::string& name, std::vector<std::string> whole,
+                   const std::string& element, const std::string& text);
   /// `NAME+=( ... )`: appends `elements` to the array.
   void append(const std::string& name, const std::vector<std::string>& elements);
-  /// `NAME+=text`: appends `text` to the scalar.
+  /// `NAME+=text`: appends `text` to the scalar, or to the first element of an array.
   void append(const std::string& name, const std::string& text);
   void unset(const std::string& name);
+  /// Forgets what set_element() stored under keys.
+  void unset_elements(const std::string& name);
+  /// The values of `name` and of its elements, for put_back().
+  Values values_of(const std::string& name) const;
+  void put_back(const std::string& name, Values values);
   /// Whether `name` is given by the definitions.
   bool is_fixed(const std::string& name) const { return fixed_.contains(name); }
 
@@ -138,31 +162,65 @@ class Variables {
   /// returns the caller's arguments for restore_arguments().
   Values replace_arguments(const std::vector<std::string>& words);
   void restore_arguments(Values outer);
+  /// The variables changed since the last call, "@" for the arguments.
+  std::set<std::string> take_changed() { return std::exchange(changed_, {}); }
+  /// Counts `names` as changed.
+  void add_changed(const std::set<std::string>& names) {
+    changed_.insert(names.begin(), names.end());
+  }
+
+  /// The arguments become unknown, shown as `mark`.
+  void forget_arguments(const std::string& mark);
 
  private:
   Values values_;
   std::set<std::string, std::less<>> fixed_;
   std::set<std::string, std::less<>> exported_;
+  std::set<std::string> changed_;
 };
+
+/// The variables that an arithmetic expression reads and assigns, by NAME or NAME[INDEX].
+struct Names {
+  std::function<std::optional<std::string>(std::string_view)> value_of;
+  /// Without a value: the expression assigns one that is unknown.
+  std::function<void(const std::string&, std::optional<std::int64_t>)> assign;
+};
+
+/// The value of `expression`: whole numbers, names, brackets and the operators of C and `**`; its
+/// assignments are made. Empty if a name has no whole number, a result overflows 64 bits, on a
+/// division by zero and on any other syntax.
+std::optional<std::int64_t> evaluate(std::string_view expression, const Names& names);
 
 /// Expands words with the values of variables. Unknown values stay as marks.
 class Expander {
  public:
   /// `output_of` returns what the commands of `$( ... )` print; empty if that is unknown.
   using OutputOf = std::function<std::optional<std::string>(const std::string&)>;
-  Expander(const Values& variables, OutputOf output_of)
-      : variables_(variables), output_of_(std::move(output_of)) {}
+  /// `assign` sets the variable of `${NAME:=word}` and `$((NAME = 1))`; without a value it becomes
+  /// unknown.
+  using Assign = std::function<void(const std::string& name, std::optional<std::string> value)>;
+  Expander(const Values& variables, OutputOf output_of, Assign assign)
+      : variables_(variables), output_of_(std::move(output_of)), assign_(std::move(assign)) {}
 
   /// The words that `raw` expands to: none, one, or several if an unquoted variable contains blanks
-  /// or
-  /// "${NAME[@]}" is an array. Throws DataError for a word beyond 4 MiB.
+  /// or "${NAME[@]}" is an array. Throws DataError for a word beyond 4 MiB.
   std::vector<std::string> words(std::string_view raw);
 
   /// The text that `raw` expands to without word splitting, as in an assignment.
   std::string text(std::string_view raw);
 
-  /// Whether `((expression))` is nonzero, or its one comparison is true; empty if that is unknown.
+  /// The pattern that `raw` expands to, or the regular expression: its quoted characters are
+  /// escaped, as they stand for themselves.
+  std::string pattern(std::string_view raw, bool is_regex = false);
+
+  /// The value of `expression`, with its assignments made; empty if it is unknown.
+  std::optional<std::int64_t> value_of(std::string_view expression);
+
+  /// Whether `((expression))` is nonzero; empty if that is unknown.
   std::optional<bool> holds(std::string_view expression);
+
+  /// The fields into which `text` is split.
+  std::vector<std::string> fields(std::string_view text);
 
   /// The text of a here-document, in which quotes have no meaning.
   std::string here_text(std::string_view raw);
@@ -177,33 +235,34 @@ class Expander {
   void expand(std::string_view raw, Quotes quotes);
   std::size_t expand_dollar(std::string_view raw, std::size_t at, bool quoted);
   void expand_braces(std::string_view inside, bool quoted);
-  void put_array(const std::vector<std::string>& values, bool quoted);
+  void put_array(const std::vector<std::string>& values, bool quoted, bool joins = false);
   void put_value(std::string_view value, bool quoted);
   void put(char c);
+  void put_literal(char c);
   void end_word();
   std::optional<std::vector<std::string>> find(std::string_view name) const;
   std::string arithmetic(std::string_view expression);
   std::optional<std::string> element(std::string_view name, std::string_view index);
+  std::optional<std::string> edited(const std::string& text, std::string_view operation);
+  std::optional<std::string> substring(const std::string& text, std::string_view range);
+  std::optional<std::vector<std::string>> indirect(std::string_view name) const;
   std::optional<std::size_t> length_of(std::string_view inside) const;
   std::optional<std::vector<std::string>> slice(const std::vector<std::string>& values,
                                                 std::string_view range, int first);
 
   const Values& variables_;
   OutputOf output_of_;
+  Assign assign_;
+  std::string_view escaped_;  // characters that get a backslash where they are quoted
   Quotes quotes_ = Quotes::join;
   std::vector<std::string> words_;
   std::string word_;
   bool has_word_ = false;
+  bool plain_quotes_ = false;   // within double quotes a `'` is a plain character
+  bool splits_blanks_ = false;  // blanks of the text itself separate words, as in `${A:-b c}`
   std::size_t size_ = 0;
   int nesting_ = 0;
 };
-
-/// The value of `expression` of whole numbers, names, + - * / % ** and brackets. `value_of` returns
-/// the text of a name. Empty if a name is no whole number, a result overflows 64 bits, on a
-/// division by zero and on any other syntax.
-std::optional<std::int64_t> evaluate(
-    std::string_view expression,
-    const std::function<std::optional<std::string>(std::string_view)>& value_of);
 
 /// The output of `sed` for `text` with one `command`, "s/NAME/value/" or "s/NAME/value/g" with any
 /// delimiter. Empty for other commands and where NAME is a regular expression.

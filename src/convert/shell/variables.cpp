@@ -1,12 +1,10 @@
-// Variables of a script, whole-number arithmetic, and substitutions of `sed`.
+// Variables of a script, and substitutions of `sed`.
 #include <fmt/format.h>
 #include "convert/shell/script.hpp"
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 namespace trireme::convert::shell {
@@ -37,11 +35,32 @@ Variables::Variables(const Definitions& definitions, const std::string& file,
 }
 
 void Variables::set(const std::string& name, std::vector<std::string> elements) {
-  if (!fixed_.contains(name)) values_[name] = std::move(elements);
+  if (fixed_.contains(name)) return;
+  changed_.insert(name);
+  unset_elements(name);
+  values_[name] = std::move(elements);
+}
+
+void Variables::set_text(const std::string& name, const std::string& text) {
+  if (fixed_.contains(name)) return;
+  changed_.insert(name);
+  std::vector<std::string>& array = values_[name];
+  if (array.empty()) array.emplace_back();
+  array[0] = text;
+  values_.erase(name + "[0]");
+}
+
+void Variables::set_element(const std::string& name, std::vector<std::string> whole,
+                            const std::string& element, const std::string& text) {
+  if (fixed_.contains(name)) return;
+  changed_.insert(name);
+  values_[name] = std::move(whole);
+  values_[element] = {text};
 }
 
 void Variables::append(const std::string& name, const std::vector<std::string>& elements) {
   if (fixed_.contains(name)) return;
+  changed_.insert(name);
   std::vector<std::string>& array = values_[name];
   array.insert(array.end(), elements.begin(), elements.end());
 }
@@ -49,11 +68,38 @@ void Variables::append(const std::string& name, const std::vector<std::string>& 
 void Variables::append(const std::string& name, const std::string& text) {
   const auto old = values_.find(name);
   const bool has_text = old != values_.end() && !old->second.empty();
-  set(name, {has_text ? old->second[0] + text : text});
+  set_text(name, has_text ? old->second[0] + text : text);
 }
 
 void Variables::unset(const std::string& name) {
-  if (!fixed_.contains(name)) values_.erase(name);
+  if (fixed_.contains(name)) return;
+  changed_.insert(name);
+  unset_elements(name);
+  values_.erase(name);
+}
+
+void Variables::unset_elements(const std::string& name) {
+  const std::string prefix = name + "[";
+  auto at = values_.lower_bound(prefix);
+  while (at != values_.end() && at->first.starts_with(prefix)) at = values_.erase(at);
+}
+
+Values Variables::values_of(const std::string& name) const {
+  Values values;
+  for (const auto& [key, value] : values_)
+    if (key == name || key.starts_with(name + "[")) values[key] = value;
+  return values;
+}
+
+void Variables::put_back(const std::string& name, Values values) {
+  unset(name);
+  if (!fixed_.contains(name)) values_.merge(values);
+}
+
+void Variables::forget_arguments(const std::string& mark) {
+  changed_.insert("@");
+  std::erase_if(values_, is_argument);
+  values_["@"] = {mark};
 }
 
 Values Variables::exported(const std::vector<std::string>& more) const {
@@ -66,6 +112,7 @@ Values Variables::exported(const std::vector<std::string>& more) const {
 
 Values Variables::replace_arguments(const std::vector<std::string>& words) {
   Values outer;
+  changed_.insert("@");
   std::copy_if(values_.begin(), values_.end(), std::inserter(outer, outer.end()), is_argument);
   std::erase_if(values_, is_argument);
   values_["@"] = std::vector<std::string>(words.begin() + 1, words.end());
@@ -78,126 +125,6 @@ Values Variables::replace_arguments(const std::vector<std::string>& words) {
 void Variables::restore_arguments(Values outer) {
   std::erase_if(values_, is_argument);
   values_.merge(outer);
-}
-
-namespace {
-
-using Number = std::optional<std::int64_t>;
-using ValueOf = std::function<std::optional<std::string>(std::string_view)>;
-
-// Limit on the terms of an expression, which bounds the recursion.
-constexpr int kMaxTerms = 100;
-
-Number whole(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-Number apply(char operation, std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  switch (operation) {
-    case '+':
-      return __builtin_add_overflow(a, b, &result) ? Number() : result;
-    case '-':
-      return __builtin_sub_overflow(a, b, &result) ? Number() : result;
-    case '*':
-      return __builtin_mul_overflow(a, b, &result) ? Number() : result;
-    default:
-      if (b == 0 || (a == std::numeric_limits<std::int64_t>::min() && b == -1)) return {};
-      return operation == '/' ? a / b : a % b;
-  }
-}
-
-Number power(std::int64_t base, std::int64_t exponent) {
-  if (exponent < 0 || exponent > 63) return {};
-  Number result = 1;
-  for (; exponent > 0 && result; --exponent) result = apply('*', *result, base);
-  return result;
-}
-
-// Recursive descent: sum, product, power, factor.
-class Parser {
- public:
-  Parser(std::string_view text, const ValueOf& value_of) : text_(text), value_of_(value_of) {}
-
-  Number parse() {
-    const Number value = sum();
-    return next() == '\0' ? value : Number();
-  }
-
- private:
-  char next() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-
-  Number sum() {
-    Number value = product();
-    while (value && (next() == '+' || next() == '-')) {
-      const char operation = text_[at_++];
-      const Number right = product();
-      value = right ? apply(operation, *value, *right) : right;
-    }
-    return value;
-  }
-
-  Number product() {
-    Number value = raised();
-    while (value && (next() == '*' || next() == '/' || next() == '%')) {
-      const char operation = text_[at_++];
-      const Number right = raised();
-      value = right ? apply(operation, *value, *right) : right;
-    }
-    return value;
-  }
-
-  Number raised() {
-    const Number value = factor();
-    next();
-    if (!value || text_.substr(at_, 2) != "**") return value;
-    at_ += 2;
-    const Number exponent = raised();
-    return exponent ? power(*value, *exponent) : exponent;
-  }
-
-  Number factor() {
-    if (++terms_ > kMaxTerms) return {};
-    const char c = next();
-    if (c == '-' || c == '+') {
-      ++at_;
-      const Number value = factor();
-      return value && c == '-' ? apply('-', 0, *value) : value;
-    }
-    if (c == '(') {
-      ++at_;
-      const Number value = sum();
-      if (next() != ')') return {};
-      ++at_;
-      return value;
-    }
-    const std::size_t begin = at_;
-    while (at_ < text_.size() &&
-           (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_'))
-      ++at_;
-    const std::string_view word = text_.substr(begin, at_ - begin);
-    if (word.empty()) return {};
-    if (std::isdigit(static_cast<unsigned char>(word[0]))) return whole(word);
-    const auto text = value_of_(word);
-    return text ? whole(*text) : Number();
-  }
-
-  std::string_view text_;
-  const ValueOf& value_of_;
-  std::size_t at_ = 0;
-  int terms_ = 0;
-};
-
-}  // namespace
-
-std::optional<std::int64_t> evaluate(std::string_view expression, const ValueOf& value_of) {
-  return Parser(expression, value_of).parse();
 }
 
 std::optional<std::string> substitute(std::string_view command, std::string_view text) {
