@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/row_parts.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/fp8.hpp"
@@ -34,6 +35,10 @@ struct Gemm {
   /// Of FP8: what the scales are for. Both `tensor` or neither; not both `squares`.
   ScaleBlocks blocks_a = ScaleBlocks::tensor;
   ScaleBlocks blocks_b = ScaleBlocks::tensor;
+  /// On a GPU, where op(A) is A: parts of A's rows that are still to come, and where those parts of
+  /// C's rows are written, not to C, that are not this rank's.
+  PartArrivals arrivals = {};
+  PartPushes pushes = {};
 };
 
 /// How a GEMM on a GPU gets its kernel.
@@ -74,6 +79,7 @@ struct LinearGelu {
   Tensor fc1_out;
   Tensor gelu_out;
   Activation function = Activation::gelu_tanh;
+  PartArrivals arrivals = {};  ///< of x; see Gemm
 };
 
 /// Backward of FC2 and of the GELU before it: with y = gelu(fc1_out) weight^T, writes
@@ -87,6 +93,7 @@ struct LinearGeluGradient {
   Tensor dfc1_out;
   Tensor dbias;
   Activation function = Activation::gelu_tanh;
+  PartArrivals arrivals = {};  ///< of dy; see Gemm
 };
 
 /// Backward of the second linear layer of a gated MLP and of its gate: with y = (f(gate) * up)
@@ -101,6 +108,7 @@ struct LinearGatedGradient {
   Tensor dout;
   Tensor dfc1_out;
   Activation function = Activation::silu;
+  PartArrivals arrivals = {};  ///< of dy; see Gemm
 };
 
 namespace host {

@@ -29,14 +29,14 @@ TEST(PeerBlocks, EveryFlagHasASeparatePlace) {
 
 TEST(PeerBlocks, EpochsWrapAroundAfterTheLast) {
   constexpr std::uint32_t kLast = 0xFFFFFFFFu;
-  EXPECT_FALSE(peer_reached(0, 1));
-  EXPECT_TRUE(peer_reached(1, 1));
-  EXPECT_TRUE(peer_reached(2, 1)) << "a rank may be one barrier ahead";
-  EXPECT_FALSE(peer_reached(kLast - 1, kLast));
-  EXPECT_FALSE(peer_reached(kLast, 0));
-  EXPECT_TRUE(peer_reached(0, kLast));
-  EXPECT_TRUE(peer_reached(0, 0));
-  EXPECT_FALSE(peer_reached(0, 1));
+  EXPECT_FALSE(flag_reached(0, 1));
+  EXPECT_TRUE(flag_reached(1, 1));
+  EXPECT_TRUE(flag_reached(2, 1)) << "a rank may be one barrier ahead";
+  EXPECT_FALSE(flag_reached(kLast - 1, kLast));
+  EXPECT_FALSE(flag_reached(kLast, 0));
+  EXPECT_TRUE(flag_reached(0, kLast));
+  EXPECT_TRUE(flag_reached(0, 0));
+  EXPECT_FALSE(flag_reached(0, 1));
 }
 
 TEST(PeerBlocks, AreNoMoreThanThereIsWorkFor) {

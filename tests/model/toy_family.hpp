@@ -102,7 +102,6 @@ class ToyMlp final : public model::TwoLinearMlp {
 
   void forward(const model::LayerContext& context, const Tensor& x, const Activations& saved,
                const Tensor& y) const override {
-    fc1_.gather_input(context, x);
     fc1_.forward(context, x, saved.fc1_out);
     dispatch(x.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -116,12 +115,14 @@ class ToyMlp final : public model::TwoLinearMlp {
   Tensor backward(const model::LayerContext& context, const model::LayerWorkspace& workspace,
                   const Tensor& dy, const Activations& saved,
                   const model::DeferredGradients* deferred) const override {
-    const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
-                                                 deferred != nullptr, model::BiasGradient::fused);
     const Tensor both = model::front(workspace.inner, {3, saved.gelu_out.size()});
     const Tensor dfc1 = both.rows(0, 2).view(saved.fc1_out.shape);
     const Tensor dout = both.rows(2, 1).view(saved.gelu_out.shape);
-    fc2_.input_gradient(context, complete, dout);
+    fc2_.backward(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
+                  model::BiasGradient::fused, {},
+                  [&](const Tensor& complete, const PartArrivals& arrivals) {
+                    fc2_.input_gradient(context, complete, arrivals, dout);
+                  });
     dispatch(dy.dtype, [&](auto zero) {
       using T = decltype(zero);
       const std::int64_t width = saved.gelu_out.shape[1];
@@ -194,9 +195,8 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
   void forward(const model::LayerContext& context, const Tensor& x, const Activations& saved,
                const Tensor& y) const override {
     const auto [up, gate] = split(context, saved.fc1_out);
-    fc1_.gather_input(context, x);
     fc1_.forward(context, x, up);
-    gate_.forward(context, x, gate);
+    gate_.forward_gathered(context, x, gate);
     dispatch(x.dtype, [&](auto zero) {
       using T = decltype(zero);
       for_each(context, [&](std::int64_t i, std::int64_t unit) {
@@ -210,12 +210,14 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
   Tensor backward(const model::LayerContext& context, const model::LayerWorkspace& workspace,
                   const Tensor& dy, const Activations& saved,
                   const model::DeferredGradients* deferred) const override {
-    const Tensor complete = fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden,
-                                                 deferred != nullptr, model::BiasGradient::fused);
     const Tensor dfc1 = model::front(workspace.inner, saved.fc1_out.shape);
     const Tensor all = workspace.inner.view({workspace.inner.size()});
     const Tensor dout = all.rows(dfc1.size(), saved.gelu_out.size()).view(saved.gelu_out.shape);
-    fc2_.input_gradient(context, complete, dout);
+    fc2_.backward(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
+                  model::BiasGradient::fused, {},
+                  [&](const Tensor& complete, const PartArrivals& arrivals) {
+                    fc2_.input_gradient(context, complete, arrivals, dout);
+                  });
     const auto [up, gate] = split(context, saved.fc1_out);
     const auto [dup, dgate] = split(context, dfc1);
     context.backend.zero(dgate);

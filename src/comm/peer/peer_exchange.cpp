@@ -8,9 +8,13 @@
 #include <vector>
 
 #include "core/cuda/check.hpp"
-#include "core/cuda/driver.hpp"
+#include "core/cuda/flags.hpp"
 
 namespace trireme::comm {
+
+using cuda::await_flag;
+using cuda::raise_flag;
+
 namespace {
 
 /// Whether a call succeeded; clears the error, which the next launch would report again.
@@ -30,8 +34,6 @@ bool reaches(int device, const std::string& bus) {
   if (!works(cudaDeviceGetByPCIBusId(&other, bus.c_str()))) return true;
   return other != device && works(cudaDeviceCanAccessPeer(&can, device, other)) && can == 1;
 }
-
-CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
 
 }  // namespace
 
@@ -104,22 +106,6 @@ bool PeerMemory::holds(const void* data, std::size_t bytes) const {
   return begin >= base && begin + bytes <= base + bytes_;
 }
 
-// ---------------------------------------------------------------------------- flags
-
-void raise_flag(cudaStream_t stream, std::uint32_t* flag, std::uint32_t epoch) {
-  static const auto write = reinterpret_cast<decltype(&cuStreamWriteValue32)>(
-      cuda::driver_function("cuStreamWriteValue32"));
-  cuda::check_driver(write(stream, address_of(flag), epoch, CU_STREAM_WRITE_VALUE_DEFAULT),
-                     "writing a flag from a stream");
-}
-
-void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t epoch) {
-  static const auto wait = reinterpret_cast<decltype(&cuStreamWaitValue32)>(
-      cuda::driver_function("cuStreamWaitValue32"));
-  cuda::check_driver(wait(stream, address_of(flag), epoch, CU_STREAM_WAIT_VALUE_GEQ),
-                     "waiting for a flag in a stream");
-}
-
 // ---------------------------------------------------------------------------- exchanges
 
 namespace {
@@ -127,6 +113,9 @@ namespace {
 /// CUDA maps blocks of 2 MiB: a smaller allocation would expose other data.
 constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
 static_assert(kAllFlags * sizeof(std::uint32_t) <= kFlagBytes);
+
+/// Parts of fewer bytes are gathered sooner by the kernel of the compute stream.
+constexpr std::size_t kLeastGatherBytes = std::size_t{1} << 20;
 
 const char* name_of(PeerKind kind) {
   switch (kind) {
@@ -200,9 +189,7 @@ std::shared_ptr<cuda::Event> PeerExchange::queue(PeerKind kind, void* data, std:
                                                  cudaStream_t stream) {
   const std::size_t bytes = part_bytes * ranks_.size();
   const PeerMemory* memory = memory_of(data, bytes);
-  const bool whole_vectors = part_bytes > 0 && part_bytes % kPeerVectorBytes == 0 &&
-                             reinterpret_cast<std::uintptr_t>(data) % kPeerVectorBytes == 0;
-  if (!memory || !whole_vectors) return nullptr;
+  if (!memory || !whole_vectors(data, part_bytes)) return nullptr;
 
   Lane& lane = lanes_[static_cast<int>(lane_name)];
   if (goes_by_copies(kind, bytes, lane_name))
@@ -222,6 +209,11 @@ std::shared_ptr<cuda::Event> PeerExchange::queue(PeerKind kind, void* data, std:
   }
   return lane.operations.queue(name_of(kind), bytes, stream,
                                [&] { launch_peer_operation(kind, operation, dtype, stream); });
+}
+
+bool PeerExchange::whole_vectors(const void* data, std::size_t part_bytes) const {
+  return part_bytes > 0 && part_bytes % kPeerVectorBytes == 0 &&
+         reinterpret_cast<std::uintptr_t>(data) % kPeerVectorBytes == 0;
 }
 
 std::uint32_t* PeerExchange::flags_of(int rank) const {
@@ -247,26 +239,32 @@ void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part
   const int rank = ranks_.rank(), ranks = ranks_.size();
   const bool whole = kind == PeerKind::all_reduce;
   const std::size_t bytes = whole ? ranks * part_bytes : part_bytes;
+  const std::size_t stride = whole ? 0 : part_bytes;
   const PeerMemory& memory = *memory_of(staging_, staging_bytes_);
-  // The part of a buffer for rank `to`, and the slot of rank `from` in staging memory.
-  const auto piece_for = [&](int to) { return data + (whole ? 0 : to * part_bytes); };
-  const auto place_of = [&](int from) {
-    return static_cast<std::byte*>(staging_) + (whole ? 0 : from * part_bytes);
-  };
   const std::uint32_t epoch = ++copies_;
 
   for (int step = 1; step < ranks; ++step) {  // each rank starts with its neighbour
     const int peer = (rank + step) % ranks;
     await_flag(stream, flags_of(rank) + copy_flag(CopyFlag::consumed, peer), epoch - 1);
-    TRIREME_CUDA(cudaMemcpyAsync(memory.of_rank(peer, place_of(rank)), piece_for(peer), bytes,
-                                 cudaMemcpyDefault, stream));
+    TRIREME_CUDA(cudaMemcpyAsync(memory.of_rank(peer, slot_of(rank, stride)), data + peer * stride,
+                                 bytes, cudaMemcpyDefault, stream));
     raise_flag(stream, flags_of(peer) + copy_flag(CopyFlag::arrived, rank), epoch);
   }
+  add_slots(data + rank * stride, bytes, stride, dtype, epoch, stream);
+}
+
+std::byte* PeerExchange::slot_of(int from, std::size_t stride) const {
+  return static_cast<std::byte*>(staging_) + from * stride;
+}
+
+void PeerExchange::add_slots(std::byte* result, std::size_t bytes, std::size_t stride, DType dtype,
+                             std::uint32_t epoch, cudaStream_t stream) {
+  const int rank = ranks_.rank(), ranks = ranks_.size();
   PeerSum sum{.ranks = ranks,
-              .result = piece_for(rank),
+              .result = result,
               .vectors = static_cast<std::int64_t>(bytes) / kPeerVectorBytes};
   for (int from = 0; from < ranks; ++from) {
-    sum.terms[from] = from == rank ? piece_for(rank) : place_of(from);
+    sum.terms[from] = from == rank ? result : slot_of(from, stride);
     if (from != rank)
       await_flag(stream, flags_of(rank) + copy_flag(CopyFlag::arrived, from), epoch);
   }
@@ -274,6 +272,63 @@ void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part
   for (int peer = 0; peer < ranks; ++peer)
     if (peer != rank)
       raise_flag(stream, flags_of(peer) + copy_flag(CopyFlag::consumed, rank), epoch);
+}
+
+// ---- by parts
+
+std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t part_bytes,
+                                                        cudaStream_t stream,
+                                                        PartArrivals& arrivals) {
+  const int rank = ranks_.rank(), ranks = ranks_.size();
+  const PeerMemory* memory = memory_of(data, ranks * part_bytes);
+  if (!memory || part_bytes < kLeastGatherBytes) return nullptr;
+  const std::uint32_t epoch = ++gathers_;
+  const auto own = [&](CopyFlag what, int from) { return flags_of(rank) + copy_flag(what, from); };
+  // GEMMs read the parts in the order in which the copies come: that of the next rank first.
+  const auto receiver = [&](int step) { return (rank - step + ranks) % ranks; };
+  arrivals = {.flags = own(CopyFlag::gathered, 0), .epoch = epoch, .parts = ranks, .own = rank};
+  std::byte* const part = static_cast<std::byte*>(data) + rank * part_bytes;
+  const auto copies = [&] {
+    for (int step = 1; step < ranks; ++step)
+      raise_flag(stream, flags_of(receiver(step)) + copy_flag(CopyFlag::writable, rank), epoch);
+    for (int step = 1; step < ranks; ++step) {
+      const int peer = receiver(step);
+      await_flag(stream, own(CopyFlag::writable, peer), epoch);
+      TRIREME_CUDA(cudaMemcpyAsync(memory->of_rank(peer, part), part, part_bytes, cudaMemcpyDefault,
+                                   stream));
+      raise_flag(stream, flags_of(peer) + copy_flag(CopyFlag::gathered, rank), epoch);
+    }
+    cuda::await_parts(stream, arrivals);
+  };
+  return lanes_[static_cast<int>(PeerLane::overlapped)].operations.queue(
+      name_of(PeerKind::all_gather), ranks * part_bytes, stream, copies);
+}
+
+PartPushes PeerExchange::start_pushes(const void* data, std::size_t part_bytes,
+                                      cudaStream_t stream) {
+  const int rank = ranks_.rank(), ranks = ranks_.size();
+  const std::size_t bytes = part_bytes * ranks;
+  if (!memory_of(data, bytes) || !whole_vectors(data, part_bytes) ||
+      part_bytes < kLeastGatherBytes || bytes > staging_bytes_)
+    return {};
+  const PeerMemory& memory = *memory_of(staging_, staging_bytes_);
+  PartPushes pushes{
+      .count = flags_of(rank) + kPushCount, .epoch = ++copies_, .parts = ranks, .own = rank};
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer == rank) continue;
+    pushes.to[peer] = memory.of_rank(peer, slot_of(rank, part_bytes));
+    pushes.flags[peer] = flags_of(peer) + copy_flag(CopyFlag::arrived, rank);
+    await_flag(stream, flags_of(rank) + copy_flag(CopyFlag::consumed, peer), pushes.epoch - 1);
+  }
+  return pushes;
+}
+
+void PeerExchange::add_pushed(void* data, std::size_t part_bytes, DType dtype,
+                              const PartPushes& pushes, cudaStream_t stream) {
+  std::byte* const own = static_cast<std::byte*>(data) + ranks_.rank() * part_bytes;
+  lanes_[static_cast<int>(PeerLane::compute)].operations.queue(
+      name_of(PeerKind::reduce_scatter), ranks_.size() * part_bytes, stream,
+      [&] { add_slots(own, part_bytes, part_bytes, dtype, pushes.epoch, stream); });
 }
 
 // ---------------------------------------------------------------------------- messages

@@ -58,13 +58,6 @@ class PeerMemory final : public RegisteredBuffer {
   std::byte* bases_[kMaxPeers] = {};  ///< null where not mapped
 };
 
-/// Enqueues a write of `epoch` to `flag` (this rank's or a peer's) after all earlier work on
-/// `stream`; needs no kernel, and therefore no free SM.
-void raise_flag(cudaStream_t stream, std::uint32_t* flag, std::uint32_t epoch);
-
-/// Makes later work on `stream` wait until `flag` has reached `epoch`; see peer_reached().
-void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t epoch);
-
 /// Collectives of a group through peer memory. The watchdog ends the job when an operation has been
 /// the oldest of its lane for the time-out.
 class PeerExchange {
@@ -96,6 +89,18 @@ class PeerExchange {
   std::shared_ptr<cuda::Event> queue(PeerKind kind, void* data, std::size_t part_bytes, DType dtype,
                                      PeerLane lane, cudaStream_t stream);
 
+  /// An all-gather of the overlapped lane by copy engines; `arrivals` tells a GEMM what has come so
+  /// far. Null, on all ranks alike, where queue() should do it: the memory is not registered, or
+  /// the parts are so small that the kernel is done sooner.
+  std::shared_ptr<cuda::Event> queue_gather(void* data, std::size_t part_bytes, cudaStream_t stream,
+                                            PartArrivals& arrivals);
+  /// The halves of a reduce-scatter of the compute lane, before and after the GEMM on `stream` that
+  /// writes `data` and pushes the others' parts into their staging memory. None, on all ranks
+  /// alike, where queue() should do it.
+  PartPushes start_pushes(const void* data, std::size_t part_bytes, cudaStream_t stream);
+  void add_pushed(void* data, std::size_t part_bytes, DType dtype, const PartPushes& pushes,
+                  cudaStream_t stream);
+
  private:
   class Registration;
   /// Operations in the order of enqueueing, which is the same on all ranks.
@@ -115,6 +120,13 @@ class PeerExchange {
   /// once rank p has read the slot's previous content; then every rank sums its slots.
   void queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
                     cudaStream_t stream);
+  /// Adds to `result` what the copies or pushes of `epoch` bring to the slots, `bytes` each and
+  /// `stride` apart, and tells the others that these are free.
+  void add_slots(std::byte* result, std::size_t bytes, std::size_t stride, DType dtype,
+                 std::uint32_t epoch, cudaStream_t stream);
+  /// The slot of rank `from` in this rank's staging memory.
+  std::byte* slot_of(int from, std::size_t stride) const;
+  bool whole_vectors(const void* data, std::size_t part_bytes) const;
 
   MpiCommunicator& ranks_;
   std::unique_ptr<void, cudaError_t (*)(void*)> flags_{nullptr, &cudaFree};
@@ -122,7 +134,8 @@ class PeerExchange {
   std::vector<const PeerMemory*> registered_;
   void* staging_ = nullptr;
   std::size_t staging_bytes_ = 0;
-  std::uint32_t copies_ = 0;  ///< queued so far
+  // Queued so far.
+  std::uint32_t copies_ = 0, gathers_ = 0;
   std::array<Lane, kPeerLanes> lanes_;
 };
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ void barrier(const PeerOperation& operation, std::uin
     const std::uint32_t* heard =
         operation.flags[operation.rank] + peer_flag(operation.lane, block, peer);
     // No time-out here: the watchdog ends the job when a rank never arrives.
-    while (!peer_reached(load_acquire(heard), epoch)) __nanosleep(20);
+    while (!flag_reached(load_acquire(heard), epoch)) __nanosleep(20);
   }
   __syncthreads();
 }

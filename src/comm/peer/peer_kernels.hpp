@@ -8,13 +8,14 @@
 
 #include "core/dtype.hpp"
 #include "core/philox.hpp"
+#include "core/row_parts.hpp"
 
 struct CUstream_st;
 
 namespace trireme::comm {
 
 /// Groups have 2, 4 or 8 ranks.
-inline constexpr int kMaxPeers = 8;
+inline constexpr int kMaxPeers = kMaxRowParts;
 inline constexpr int kPeerThreads = 512;
 /// Thread blocks of an exchange on the compute stream, and of one that overlaps with GEMMs there
 /// and takes SMs from them. With fewer the exchange outlasts the GEMM: 8 blocks cost 18 % of a step
@@ -36,20 +37,19 @@ TRIREME_HOST_DEVICE constexpr int peer_flag(PeerLane lane, int block, int from) 
   return (static_cast<int>(lane) * kPeerBlocks + block) * kMaxPeers + from;
 }
 
-/// Flags of an exchange by copy engines: a rank's copy has arrived, and a rank has read what
-/// arrived.
-enum class CopyFlag { arrived = 0, consumed = 1 };
-inline constexpr int kAllFlags = kPeerFlags + 2 * kMaxPeers;
+/// Flags of exchanges by copy engines. Of a reduce-scatter: a rank's copy has arrived, and a rank
+/// has read what arrived. Of an all-gather: a rank's buffer may be written, and a rank's part has
+/// been written to it.
+enum class CopyFlag { arrived, consumed, writable, gathered };
+inline constexpr int kCopyFlags = 4 * kMaxPeers;
+
+/// A word that no other rank writes, after the flags: PartPushes::count.
+inline constexpr int kPushCount = kPeerFlags + kCopyFlags;
+inline constexpr int kAllFlags = kPushCount + 1;
 
 /// The flag that rank `from` writes.
 constexpr int copy_flag(CopyFlag what, int from) {
   return kPeerFlags + static_cast<int>(what) * kMaxPeers + from;
-}
-
-/// Whether a flag of value `shown` has reached `epoch`. Epochs count up modulo 2^32; two that are
-/// compared are less than 2^31 apart.
-TRIREME_HOST_DEVICE constexpr bool peer_reached(std::uint32_t shown, std::uint32_t epoch) {
-  return static_cast<std::int32_t>(shown - epoch) >= 0;
 }
 
 /// Thread blocks for `vectors` vectors with `unroll` vectors in flight per thread; at least one.

@@ -223,7 +223,6 @@ void Attention::scale_queries(const LayerContext& context, const Tensor& qkv) co
 
 void Attention::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                         const Activations& saved, const Tensor& y) const {
-  qkv_.gather_input(context, x);
   qkv_.forward(context, x, saved.qkv, saved.qkv_in);
   normalize(context, saved);
   rotate(context, saved.qkv, /*first_position=*/0, pass.positions, /*inverse=*/false);
@@ -245,7 +244,6 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
 void Attention::forward_cached(const LayerContext& context, const Tensor& x,
                                const Activations& saved, const CachedTokens& tokens,
                                const Tensor& y) const {
-  qkv_.gather_input(context, x);
   qkv_.forward(context, x, saved.qkv);
   attend_cached(context, saved, tokens);
   projection_.forward(context, saved.attn_out, y);
@@ -318,11 +316,13 @@ void Attention::attend_cached(const LayerContext& context, const Activations& sa
 Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& workspace,
                            const PassInfo& pass, const Tensor& dy, const Activations& saved,
                            bool add_bias, const DeferredGradients* deferred) const {
-  const Tensor complete = projection_.weight_gradient(
-      context, saved.attn_out, dy, workspace.hidden, deferred != nullptr,
-      add_bias ? BiasGradient::separate : BiasGradient::elsewhere, saved.projection_in);
   const Tensor dout = front(workspace.heads, saved.attn_out.shape);
-  projection_.input_gradient(context, complete, dout);
+  projection_.backward(context, saved.attn_out, dy, workspace.hidden, deferred != nullptr,
+                       add_bias ? BiasGradient::separate : BiasGradient::elsewhere,
+                       saved.projection_in,
+                       [&](const Tensor& complete, const PartArrivals& arrivals) {
+                         projection_.input_gradient(context, complete, arrivals, dout);
+                       });
   const Tensor dqkv = front(workspace.inner, saved.qkv.shape);
   context.backend.attention_backward(
       {.dout = dout,

@@ -37,9 +37,23 @@ Tensor sp_gather(const LayerContext& context, const Tensor& shard, const Tensor&
   return full;
 }
 
+SpGather start_sp_gather(const LayerContext& context, const Tensor& full) {
+  SpGather gather;
+  if (context.sp_ranks() > 1)
+    gather.request = context.tensor.start_all_gather(full.data, full.size() / context.sp_ranks(),
+                                                     full.dtype, gather.arrivals);
+  return gather;
+}
+
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
-                    const Tensor& y, const Tensor& bias) {
-  backend.gemm({.a = x, .b = weight, .c = y, .transpose_b = true, .bias = bias});
+                    const Tensor& y, const Tensor& bias, const GemmParts& parts) {
+  backend.gemm({.a = x,
+                .b = weight,
+                .c = y,
+                .transpose_b = true,
+                .bias = bias,
+                .arrivals = parts.arrivals,
+                .pushes = parts.pushes});
 }
 
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
@@ -51,8 +65,8 @@ void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Ten
 }
 
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
-                           const Tensor& dx) {
-  backend.gemm({.a = dy, .b = weight, .c = dx});
+                           const Tensor& dx, const PartArrivals& arrivals) {
+  backend.gemm({.a = dy, .b = weight, .c = dx, .arrivals = arrivals});
 }
 
 // ---- parameters
@@ -233,8 +247,8 @@ Tensor Linear::cast_input(const LayerContext& context, const Tensor& x, const Fp
 }
 
 void Linear::forward_gemm(const LayerContext& context, const Tensor& x, const Tensor& y,
-                          const Tensor& bias, const Fp8Input& kept) const {
-  if (!in_fp8(context)) return linear_forward(context.backend, x, weight_.weight, y, bias);
+                          const Tensor& bias, const Fp8Input& kept, const GemmParts& parts) const {
+  if (!in_fp8(context)) return linear_forward(context.backend, x, weight_.weight, y, bias, parts);
   context.backend.gemm({.a = cast_input(context, x, kept, /*transposed_alone=*/false),
                         .b = fp8_weight_.codes,
                         .c = y,
@@ -253,9 +267,10 @@ void Linear::cast_gradient(const LayerContext& context, const Tensor& dy,
        transposed_gradient_matrix(context, dy));
 }
 
-void Linear::input_gradient_gemm(const LayerContext& context, const Tensor& dy,
-                                 const Tensor& dx) const {
-  if (!in_fp8(context)) return linear_input_gradient(context.backend, dy, weight_.weight, dx);
+void Linear::input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx,
+                                 const PartArrivals& arrivals) const {
+  if (!in_fp8(context))
+    return linear_input_gradient(context.backend, dy, weight_.weight, dx, arrivals);
   context.backend.gemm({.a = gradient_matrix(context, dy).codes,
                         .b = fp8_weight_transposed_.codes,
                         .c = dx,
@@ -281,13 +296,20 @@ void Linear::weight_gradient_gemm(const LayerContext& context, const Tensor& x, 
 
 // ---- column-parallel
 
-void ColumnParallelLinear::gather_input(const LayerContext& context, const Tensor& x) const {
-  sp_gather(context, x);
-}
-
 void ColumnParallelLinear::forward(const LayerContext& context, const Tensor& x, const Tensor& y,
                                    const Fp8Input& kept) const {
-  forward_gemm(context, x, as_rows(y), bias_.weight, kept);
+  SpGather gather;
+  if (in_fp8(context))
+    sp_gather(context, x);
+  else
+    gather = start_sp_gather(context, x);
+  forward_gemm(context, x, as_rows(y), bias_.weight, kept, {.arrivals = gather.arrivals});
+  gather.finish();
+}
+
+void ColumnParallelLinear::forward_gathered(const LayerContext& context, const Tensor& x,
+                                            const Tensor& y, const Fp8Input& kept) const {
+  forward_gemm(context, x, as_rows(y), bias_.weight, kept, {});
 }
 
 void ColumnParallelLinear::input_gradient(const LayerContext& context, const Tensor& dy,
@@ -316,8 +338,15 @@ void ColumnParallelLinear::deferred_weight_gradient(const LayerContext& context,
 
 void RowParallelLinear::forward(const LayerContext& context, const Tensor& x, const Tensor& y,
                                 const Fp8Input& kept) const {
-  forward_gemm(context, as_rows(x), as_rows(y), {}, kept);
-  sp_reduce(context, y);
+  const std::int64_t part = y.size() / context.sp_ranks();
+  PartPushes pushes;
+  if (context.sp_ranks() > 1 && !in_fp8(context))
+    pushes = context.tensor.start_pushes(y.data, part, y.dtype);
+  forward_gemm(context, as_rows(x), as_rows(y), {}, kept, {.pushes = pushes});
+  if (pushes)
+    context.tensor.add_pushed(y.data, part, y.dtype, pushes);
+  else
+    sp_reduce(context, y);
 }
 
 void RowParallelLinear::keep_input(const LayerContext& context, const Tensor& x,
@@ -325,18 +354,28 @@ void RowParallelLinear::keep_input(const LayerContext& context, const Tensor& x,
   if (in_fp8(context)) cast_input(context, as_rows(x), kept, /*transposed_alone=*/true);
 }
 
-Tensor RowParallelLinear::weight_gradient(const LayerContext& context, const Tensor& x,
-                                          const Tensor& dy, const Tensor& full, bool deferred,
-                                          BiasGradient bias, const Fp8Input& kept) const {
+Tensor RowParallelLinear::gather_gradient(const LayerContext& context, const Tensor& dy,
+                                          const Tensor& full, SpGather& gather) const {
+  if (in_fp8(context) || context.sp_ranks() == 1) {
+    const Tensor complete = as_rows(sp_gather(context, dy, full));
+    cast_gradient(context, complete, /*transposed_alone=*/false);
+    return complete;
+  }
+  const Tensor own = sp_shard(context, full);
+  if (own.data != dy.data) context.backend.copy(own.data, dy.data, dy.bytes());
+  gather = start_sp_gather(context, full);
+  return as_rows(full);
+}
+
+void RowParallelLinear::weight_gradient(const LayerContext& context, const Tensor& x,
+                                        const Tensor& dy, const Tensor& complete, bool deferred,
+                                        BiasGradient bias, const Fp8Input& kept) const {
   // A rank that has some of the positions adds their part of the bias's gradient.
   const bool fused = bias == BiasGradient::fused && !deferred && context.sp_ranks() == 1;
   if (bias_.gradient && bias != BiasGradient::elsewhere && !fused)
     context.backend.bias_gradient({.dout = as_rows(dy), .dbias = bias_.gradient});
-  const Tensor complete = as_rows(sp_gather(context, dy, full));
-  cast_gradient(context, complete, /*transposed_alone=*/false);
   if (!deferred)
     weight_gradient_gemm(context, as_rows(x), complete, fused ? bias_.gradient : Tensor(), kept);
-  return complete;
 }
 
 void RowParallelLinear::deferred_weight_gradient(const LayerContext& context, const Tensor& x,
@@ -348,8 +387,8 @@ void RowParallelLinear::deferred_weight_gradient(const LayerContext& context, co
 }
 
 void RowParallelLinear::input_gradient(const LayerContext& context, const Tensor& dy,
-                                       const Tensor& dx) const {
-  input_gradient_gemm(context, dy, as_rows(dx));
+                                       const PartArrivals& arrivals, const Tensor& dx) const {
+  input_gradient_gemm(context, dy, as_rows(dx), arrivals);
 }
 
 }  // namespace trireme::model

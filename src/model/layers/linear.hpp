@@ -29,18 +29,38 @@ void sp_gather(const LayerContext& context, const Tensor& full);
 /// sequence parallelism `shard` itself is the result. Collective.
 Tensor sp_gather(const LayerContext& context, const Tensor& shard, const Tensor& full);
 
+/// An all-gather under way. A GEMM that reads its result may take the parts as they come.
+struct SpGather {
+  PartArrivals arrivals;
+  std::unique_ptr<comm::Request> request;
+
+  /// Makes later work wait until all parts are there, and own memory may be written again.
+  void finish() const {
+    if (request) request->wait();
+  }
+};
+
+/// sp_gather() for such a GEMM, the next work that is enqueued. Collective.
+SpGather start_sp_gather(const LayerContext& context, const Tensor& full);
+
 // The GEMMs of a linear layer: x, dx [T, in], y, dy [T, out], weight, dweight [out, in], bias,
 // dbias [out]; T stands for all axes but the last. Types as kernels::Gemm has them.
 
-/// Writes y = x weight^T + bias, or without a bias y = x weight^T.
+/// Parts of rows that a GEMM takes as they come, or writes to other ranks.
+struct GemmParts {
+  PartArrivals arrivals;
+  PartPushes pushes;
+};
+
+/// Writes y = x weight^T + bias, or without a bias y = x weight^T; `parts` of x and y.
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
-                    const Tensor& y, const Tensor& bias = {});
+                    const Tensor& y, const Tensor& bias = {}, const GemmParts& parts = {});
 /// Adds dy^T x to dweight and, where it is given, the column sums of dy to dbias.
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
                             const Tensor& dweight, const Tensor& dbias = {});
-/// Writes dx = dy weight.
+/// Writes dx = dy weight; `arrivals` of dy.
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
-                           const Tensor& dx);
+                           const Tensor& dx, const PartArrivals& arrivals = {});
 
 /// The shape and initialization of a linear layer.
 struct LinearSpec {
@@ -115,9 +135,10 @@ class Linear {
   };
   LocalExtents local(const LayerSizes& sizes) const;
 
-  /// Writes y = x W^T + bias, and in FP8 `kept`, which may be empty if no backward pass follows.
+  /// Writes y = x W^T + bias, and in FP8, which has no parts, `kept`: it may be empty if no
+  /// backward pass follows.
   void forward_gemm(const LayerContext& context, const Tensor& x, const Tensor& y,
-                    const Tensor& bias, const Fp8Input& kept) const;
+                    const Tensor& bias, const Fp8Input& kept, const GemmParts& parts) const;
   /// Makes the FP8 copies of x [T, in]: that in context.fp8.operand, which it returns, unless
   /// `transposed_alone`, and kept.transposed if it is there. Collective for row-parallel linears.
   Tensor cast_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept,
@@ -125,8 +146,9 @@ class Linear {
   /// Makes the FP8 copies of dy [T, out] in context.fp8, for dx (unless `transposed_alone`) and for
   /// dW; nothing unless in_fp8(). Collective for column-parallel linears.
   void cast_gradient(const LayerContext& context, const Tensor& dy, bool transposed_alone) const;
-  /// Writes dx = dy W; in FP8 after cast_gradient(), of no other linear since.
-  void input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
+  /// Writes dx = dy W; in FP8, which has no parts, after cast_gradient(), of no other linear since.
+  void input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx,
+                           const PartArrivals& arrivals = {}) const;
   /// Adds dy^T x to the gradient of W and, where it is given, the column sums of dy to dbias; in
   /// FP8 after cast_gradient(), of no other linear since.
   void weight_gradient_gemm(const LayerContext& context, const Tensor& x, const Tensor& dy,
@@ -169,12 +191,13 @@ class ColumnParallelLinear : public Linear {
   /// Outputs on each rank: out / t, more where a row block has fewer shards (RowBlock::shards).
   std::int64_t local_out(const LayerSizes& sizes) const { return local(sizes).out; }
 
-  /// Completes x, of which each rank has written sp_shard(): before forward(), or a kernel that
-  /// does more than forward(). Collective.
-  void gather_input(const LayerContext& context, const Tensor& x) const;
-  /// Writes y from a complete x, and in FP8 `kept`: see Linear::forward_gemm().
+  /// Completes x, of which each rank has written sp_shard(), and writes y, and in FP8 `kept`.
+  /// Collective.
   void forward(const LayerContext& context, const Tensor& x, const Tensor& y,
                const Fp8Input& kept = {}) const;
+  /// The same from a complete x, which another linear reads, too.
+  void forward_gathered(const LayerContext& context, const Tensor& x, const Tensor& y,
+                        const Fp8Input& kept = {}) const;
 
   /// Writes this rank's term of dx = dy W [T, in]; the caller sums it over the tensor ranks.
   /// Collective if in_fp8().
@@ -205,18 +228,40 @@ class RowParallelLinear : public Linear {
   /// Writes `kept` as forward() does, alone; nothing unless in_fp8(), where it is collective.
   void keep_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept) const;
 
-  /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out] and adds those of W
-  /// and b; with `deferred` that of W is left to deferred_weight_gradient(). Returns the complete
-  /// gradient [T, out]. In FP8 `kept` stands for x. Collective.
-  Tensor weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
-                         const Tensor& full, bool deferred, BiasGradient bias,
-                         const Fp8Input& kept = {}) const;
-  /// `dy` is the gradient that weight_gradient() had. Collective.
+  /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out], adds those of W
+  /// and b, with `deferred` that of b alone, and calls `input_gradient(complete, arrivals)`, which
+  /// enqueues the GEMM that reads the complete gradient [T, out], for parts that may still come. In
+  /// FP8 `kept` stands for x. Collective.
+  template <typename InputGradient>
+  void backward(const LayerContext& context, const Tensor& x, const Tensor& dy, const Tensor& full,
+                bool deferred, BiasGradient bias, const Fp8Input& kept,
+                const InputGradient& input_gradient) const {
+    SpGather gather;
+    const Tensor complete = gather_gradient(context, dy, full, gather);
+    // The weight gradient would wait for all parts.
+    const bool by_parts = static_cast<bool>(gather.arrivals);
+    if (by_parts) {
+      input_gradient(complete, gather.arrivals);
+      gather.finish();
+    }
+    weight_gradient(context, x, dy, complete, deferred, bias, kept);
+    if (!by_parts) input_gradient(complete, PartArrivals());
+  }
+  /// `dy` is the gradient that backward() had. Collective.
   void deferred_weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
                                 const Tensor& full, const Fp8Input& kept = {}) const;
-  /// Writes dx = dy W [T, in / t] from the complete dy [T, out]; after weight_gradient(), with no
-  /// other linear's between.
-  void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
+  /// Writes dx = dy W [T, in / t] from the complete dy [T, out]: in backward()'s call.
+  void input_gradient(const LayerContext& context, const Tensor& dy, const PartArrivals& arrivals,
+                      const Tensor& dx) const;
+
+ private:
+  /// Begins to complete dy in `full`; in FP8 it is there, and cast.
+  Tensor gather_gradient(const LayerContext& context, const Tensor& dy, const Tensor& full,
+                         SpGather& gather) const;
+  /// Adds the gradients of W, from the complete gradient, and of b, from `dy`.
+  void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                       const Tensor& complete, bool deferred, BiasGradient bias,
+                       const Fp8Input& kept) const;
 };
 
 }  // namespace trireme::model

@@ -102,7 +102,6 @@ GatedMlp::GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activa
 
 void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                        const Tensor& y) const {
-  fc1_.gather_input(context, x);
   fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
   context.backend.gated_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = function_});
   if (y)
@@ -114,25 +113,25 @@ void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activ
 Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& workspace,
                           const Tensor& dy, const Activations& saved,
                           const DeferredGradients* deferred) const {
-  const Tensor complete =
-      fc2_.weight_gradient(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
-                           BiasGradient::elsewhere, saved.fc2_in);
   const Tensor inner = workspace.inner.view({workspace.inner.size()});
   const Shape gate_up = saved.fc1_out.shape, activated = saved.gelu_out.shape;
   const Tensor dfc1 = front(workspace.inner, gate_up);
   const Tensor dout = inner.rows(gate_up.size(), activated.size()).view(activated);
-  if (fc2_.in_fp8(context)) {
-    fc2_.input_gradient(context, complete, dout);
+  const auto input_gradient = [&](const Tensor& complete, const PartArrivals& arrivals) {
+    if (!fc2_.in_fp8(context))
+      return context.backend.linear_gated_gradient({.dy = complete,
+                                                    .weight = fc2_.weight().weight,
+                                                    .fc1_out = saved.fc1_out,
+                                                    .dout = dout,
+                                                    .dfc1_out = dfc1,
+                                                    .function = function_,
+                                                    .arrivals = arrivals});
+    fc2_.input_gradient(context, complete, arrivals, dout);
     context.backend.gated_backward(
         {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
-  } else {
-    context.backend.linear_gated_gradient({.dy = complete,
-                                           .weight = fc2_.weight().weight,
-                                           .fc1_out = saved.fc1_out,
-                                           .dout = dout,
-                                           .dfc1_out = dfc1,
-                                           .function = function_});
-  }
+  };
+  fc2_.backward(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
+                BiasGradient::elsewhere, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }
@@ -166,19 +165,21 @@ Mlp::Activations GeluMlp::take(Arena& arena, const LayerSizes& sizes) const {
 
 void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                       const Tensor& y) const {
-  fc1_.gather_input(context, x);
   const bool converts = converts_gelu(context);
   if (fc1_.in_fp8(context) || converts) {
     fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
     if (!converts)
       context.backend.gelu_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = gelu_});
   } else {
+    const SpGather gather = start_sp_gather(context, x);
     context.backend.linear_gelu({.x = x,
                                  .weight = fc1_.weight().weight,
                                  .bias = fc1_.bias().weight,
                                  .fc1_out = saved.fc1_out,
                                  .gelu_out = saved.gelu_out,
-                                 .function = gelu_});
+                                 .function = gelu_,
+                                 .arrivals = gather.arrivals});
+    gather.finish();
   }
   const Tensor& fc2_in = converts ? saved.fc1_out : saved.gelu_out;
   if (y)
@@ -191,25 +192,25 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
                          const Tensor& dy, const Activations& saved,
                          const DeferredGradients* deferred) const {
   const Tensor& fc2_in = converts_gelu(context) ? saved.fc1_out : saved.gelu_out;
-  const Tensor complete =
-      fc2_.weight_gradient(context, fc2_in, dy, workspace.hidden, deferred != nullptr,
-                           BiasGradient::fused, saved.fc2_in);
   const Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
-  if (fc2_.in_fp8(context)) {
-    fc2_.input_gradient(context, complete, dfc1);
+  const auto input_gradient = [&](const Tensor& complete, const PartArrivals& arrivals) {
+    if (!fc2_.in_fp8(context))
+      return context.backend.linear_gelu_gradient({.dy = complete,
+                                                   .weight = fc2_.weight().weight,
+                                                   .fc1_out = saved.fc1_out,
+                                                   .dfc1_out = dfc1,
+                                                   .dbias = fc1_.bias().gradient,
+                                                   .function = gelu_,
+                                                   .arrivals = arrivals});
+    fc2_.input_gradient(context, complete, arrivals, dfc1);
     context.backend.gelu_backward({.dout = dfc1,
                                    .x = saved.fc1_out,
                                    .dx = dfc1,
                                    .dbias = fc1_.bias().gradient,
                                    .function = gelu_});
-  } else {
-    context.backend.linear_gelu_gradient({.dy = complete,
-                                          .weight = fc2_.weight().weight,
-                                          .fc1_out = saved.fc1_out,
-                                          .dfc1_out = dfc1,
-                                          .dbias = fc1_.bias().gradient,
-                                          .function = gelu_});
-  }
+  };
+  fc2_.backward(context, fc2_in, dy, workspace.hidden, deferred != nullptr, BiasGradient::fused,
+                saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }

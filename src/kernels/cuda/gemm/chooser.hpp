@@ -72,6 +72,9 @@ class Chooser {
   cublasStatus_t run(const Plan& plan, const Algorithm& algorithm, const Operands& operands,
                      const Context& context) const;
 
+  /// The own kernels.
+  const HopperGemms& own() const { return own_; }
+
   /// Whether the GPU was under load until now, for the races before.
   bool warm() const;
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/cuda/flags.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/preconditions.hpp"
@@ -49,15 +50,17 @@ class Forms {
   /// In the separate form, without a choice.
   void run_separately(const Args& args) {
     Operation::check(args, context_);
-    separate(args);
+    separately(args);
   }
 
   void run(const Args& args) {
     Operation::check(args, context_);
     const Fused form = Operation::fused(args, context_);
-    if (chooser_.fusion() == Fusion::never || !fusable(form)) return separate(args);
+    if (chooser_.fusion() == Fusion::never || !fusable(form)) return separately(args);
     GemmProblem problem = problem_of(form.gemm);
     problem.epilogue = form.epilogue;
+    if constexpr (requires { args.arrivals; })
+      if (args.arrivals) return run_in_parts(problem, form, args);
     const auto race = [&](const Plan& plan, const std::vector<Algorithm>& candidates) {
       return faster(plan, candidates, args);
     };
@@ -74,12 +77,37 @@ class Forms {
     Operation::after_gemm(args, context_);
   }
 
-  cublasStatus_t fused(const Plan& plan, const Algorithm& algorithm, const Args& args) {
-    const Fused form = Operation::fused(args, context_);
-    Operands operands = operands_of(form.gemm);
+  /// separate(), after the last part of rows has come.
+  void separately(const Args& args) {
+    if constexpr (requires { args.arrivals; })
+      trireme::cuda::await_parts(context_.stream, args.arrivals);
+    separate(args);
+  }
+
+  /// By an own kernel, if there is one, which reads the parts as they come.
+  void run_in_parts(const GemmProblem& problem, const Fused& form, const Args& args) {
+    if (chooser_.own().runs_in_parts(problem, args.arrivals.parts)) {
+      Operands operands = operands_of(form);
+      operands.arrivals = args.arrivals;
+      return chooser_.own().run(problem, operands, context_);
+    }
+    trireme::cuda::await_parts(context_.stream, args.arrivals);
+    Args whole = args;
+    whole.arrivals = {};
+    run(whole);
+  }
+
+  static Operands operands_of(const Fused& form) {
+    Operands operands = cuda::operands_of(form.gemm);
     operands.aux = form.aux.data;
     operands.vector = static_cast<float*>(form.sums.data);
     if (form.out) operands.c = form.out.data;
+    return operands;
+  }
+
+  cublasStatus_t fused(const Plan& plan, const Algorithm& algorithm, const Args& args) {
+    const Fused form = Operation::fused(args, context_);
+    const Operands operands = operands_of(form);
     const cublasStatus_t status = chooser_.run(plan, algorithm, operands, context_);
     if (status == CUBLAS_STATUS_SUCCESS && !is_own(algorithm))
       Operation::after_fused(args, context_);

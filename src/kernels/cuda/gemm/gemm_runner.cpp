@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 
+#include "core/cuda/flags.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/plain.hpp"
 #include "kernels/cuda/preconditions.hpp"
@@ -54,9 +55,24 @@ void GemmRunner::prepare(const Gemm& args, const Context& context) {
   if (problem.m > 0 && problem.n > 0) plan_of(*chooser_, problem, args, context);
 }
 
+void GemmRunner::gemm_in_parts(const GemmProblem& problem, const Gemm& args,
+                               const Context& context) {
+  check_workspace("gemm", context, kGemmWorkspace);
+  const int parts = args.arrivals ? args.arrivals.parts : args.pushes.parts;
+  if (!(args.arrivals && args.pushes) && chooser_->own().runs_in_parts(problem, parts))
+    return chooser_->own().run(problem, operands_of(args), context);
+  Gemm whole = args;
+  whole.arrivals = {};
+  whole.pushes = {};
+  trireme::cuda::await_parts(context.stream, args.arrivals);
+  gemm(whole, context);
+  trireme::cuda::push_parts(context.stream, args.pushes, args.c.data, args.c.bytes() / parts);
+}
+
 void GemmRunner::gemm(const Gemm& args, const Context& context) {
   const GemmProblem problem = problem_of(args);
   if (problem.m == 0 || problem.n == 0) return;
+  if (args.arrivals || args.pushes) return gemm_in_parts(problem, args, context);
   const Plan* const plan = plan_of(*chooser_, problem, args, context);
   if (!plan || !plan->algorithm) return gemm_plain(args, context);
   const cublasStatus_t status = chooser_->run(*plan, *plan->algorithm, operands_of(args), context);

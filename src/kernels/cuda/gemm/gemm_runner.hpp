@@ -13,6 +13,7 @@ using kernels::Fusion;
 using kernels::GemmChoice;
 
 class Chooser;
+struct GemmProblem;
 
 /// Runs GEMMs with kernels that were chosen by timing: the first time that a GEMM of given
 /// shape, transposes, types, alignment, beta and bias is asked for, cuBLASLt's candidates and
@@ -59,6 +60,10 @@ class GemmRunner {
   int fused_gemms() const;
 
  private:
+  /// gemm() with parts of rows: by an own kernel, if there is one, which reads them as they come
+  /// and pushes them as it writes them; by any other between the last arrival and the first push.
+  void gemm_in_parts(const GemmProblem& problem, const Gemm& args, const Context& context);
+
   std::unique_ptr<Chooser> chooser_;
 };
 

@@ -162,7 +162,9 @@ Operands operands_of(const Gemm& args) {
           .bias = args.bias.data,
           .beta = static_cast<float>(args.beta),
           .scale_a = args.a.scale,
-          .scale_b = args.b.scale};
+          .scale_b = args.b.scale,
+          .arrivals = args.arrivals,
+          .pushes = args.pushes};
 }
 
 namespace {

@@ -77,6 +77,8 @@ struct Operands {
   float* vector = nullptr;         ///< what an own kernel adds its column or row sums to
   const float* scale_a = nullptr;  ///< of FP8, in the GPU's memory
   const float* scale_b = nullptr;
+  PartArrivals arrivals = {};  ///< of A, for an own kernel
+  PartPushes pushes = {};      ///< of C, likewise
 };
 
 Operands operands_of(const Gemm& args);

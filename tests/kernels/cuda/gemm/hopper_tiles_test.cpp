@@ -56,6 +56,24 @@ TEST(HopperGemmSchedule, WalksGroupsOfRows) {
   EXPECT_EQ(at(13), std::pair(4, 1));
 }
 
+TEST(HopperGemmSchedule, BeginsAtAPartOfTheRowsAndLeavesNoGroupInTwo) {
+  constexpr int kRows = 12, kColumns = 2;
+  const GemmSchedule whole{.rows = kRows, .columns = kColumns, .group = 8, .splits = 1, .steps = 1};
+  for (const auto& [parts, first] : {std::pair(2, 0), {2, 1}, {4, 3}}) {
+    const GemmSchedule schedule = in_row_parts(whole, parts, first);
+    const int part_units = kRows / parts * kColumns;
+    std::set<std::pair<int, int>> seen;
+    for (int i = 0; i < schedule.units(); ++i) {
+      const GemmUnit unit = schedule.unit(i);
+      EXPECT_EQ(unit.row / (kRows / parts), (first + i / part_units) % parts) << i;
+      seen.emplace(unit.row, unit.column);
+    }
+    EXPECT_EQ(static_cast<int>(seen.size()), kRows * kColumns);
+  }
+  EXPECT_TRUE(has_row_parts<Tile<TileEpilogue::store>>(2048, 4));
+  EXPECT_FALSE(has_row_parts<Tile<TileEpilogue::store>>(2048 + 256, 4));
+}
+
 // A unit that adds to what others added waits for them, so that no unit may be held by a cluster
 // that has not begun.
 TEST(HopperGemmSchedule, GivesUnitsAwayOnlyWhereNoneWaits) {

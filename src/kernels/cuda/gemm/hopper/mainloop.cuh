@@ -25,6 +25,7 @@ __device__ __forceinline__ void load_operands(const GemmMemory<Tile>& memory, co
   RingPlace<Tile::kStages> place;
   TicketReader<Tile> tickets(memory);
   int drawn = rank == 0 ? first_ticket(p, position) : 0;
+  unsigned seen = 0;
   while (true) {
     if (rank == 0) tickets.publish(drawn);
     tickets.expect();
@@ -33,6 +34,7 @@ __device__ __forceinline__ void load_operands(const GemmMemory<Tile>& memory, co
     const GemmUnit unit = schedule.unit(index);
     const int row = (unit.row * kCluster + rank) * Tile::kRows;
     const int column = unit.column * Tile::kColumns;
+    if (!Tile::kTransposedA && p.arrivals.flags) await_rows(p, unit.row, seen);
     for (int step = unit.first_step; step < unit.end_step; ++step) {
       const int k = step * Tile::kDepth, stage = place.stage;
       // No sooner than the ring is nearly filled: clusters shall draw as they get free.

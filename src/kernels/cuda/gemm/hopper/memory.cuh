@@ -4,6 +4,7 @@
 // some SMs slow a GEMM down by their share alone.
 #pragma once
 
+#include "core/row_parts.hpp"
 #include "kernels/cuda/gemm/hopper/tiles.hpp"
 #include "kernels/cuda/hopper/barriers.cuh"
 #include "kernels/cuda/hopper/tma.cuh"
@@ -15,6 +16,7 @@ struct GemmMaps {
   CUtensorMap a, b;
   CUtensorMap c, aux;                ///< in boxes of 16 rows, or of 64 if they are loaded
   CUtensorMap second_c, second_aux;  ///< gated_gradient: the columns of up, c and aux those of gate
+  CUtensorMap pushed[kMaxRowParts];  ///< of the parts of c that are pushed
 };
 
 struct GemmParameters {
@@ -26,6 +28,9 @@ struct GemmParameters {
   float* vector;
   unsigned* turns;    ///< for each tile the number of parts of k added so far
   unsigned* tickets;  ///< drawn so far by all clusters; zero again after the last
+  PartArrivals arrivals;
+  PartPushes pushes;
+  int part_rows;  ///< clusters' tiles in a part of the rows, where there are such
 };
 
 /// A block's shared memory. `full` barriers end a phase when what they are named after has been
@@ -103,6 +108,42 @@ struct GemmMemory {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Waits until the part of the rows that holds row `row` of clusters' tiles is there, by the thread
+/// that loads it. `seen` has a bit for each part that is known to be.
+__device__ __forceinline__ void await_rows(const GemmParameters& p, int row, unsigned& seen) {
+  const int part = row / p.part_rows;
+  if (part == p.arrivals.own || seen >> part & 1) return;
+  std::uint32_t shown;
+  while (true) {
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+                 : "=r"(shown)
+                 : "l"(__cvta_generic_to_global(p.arrivals.flags + part))
+                 : "memory");
+    if (flag_reached(shown, p.arrivals.epoch)) break;
+    __nanosleep(64);
+  }
+  // What TMA reads from here on is after what the flag tells of.
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  seen |= 1u << part;
+}
+
+/// Raises the flags of the parts that are pushed, when the last of all consumers' warps has stored
+/// what it pushes: by the thread of each that has started its stores, after the last.
+__device__ __forceinline__ void finish_pushes(const PartPushes& pushes, unsigned warps) {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  __threadfence_system();
+  if (atomicAdd(pushes.count, 1u) + 1 != warps) return;
+  *pushes.count = 0;
+  __threadfence_system();
+  for (int part = 0; part < pushes.parts; ++part)
+    if (part != pushes.own)
+      asm volatile(
+          "st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(pushes.flags[part])),
+          "r"(pushes.epoch)
+          : "memory");
+}
 
 /// Which cluster of how many a block belongs to, and its index there.
 struct Position {

@@ -10,10 +10,11 @@ namespace trireme::kernels::cuda {
 
 /// What a kernel does with a tile of op(A) op(B).
 enum class TileEpilogue {
-  store,          ///< C = tile + bias, in the operands' type
-  gelu,           ///< aux = tile + bias, C = gelu(aux)
-  gelu_gradient,  ///< C = tile * gelu'(aux), and its column sums
-  exact_gelu,     ///< as the two before, with the exact GELU
+  store,           ///< C = tile + bias, in the operands' type
+  store_gradient,  ///< C = tile: of a linear layer's input gradient
+  gelu,            ///< aux = tile + bias, C = gelu(aux)
+  gelu_gradient,   ///< C = tile * gelu'(aux), and its column sums
+  exact_gelu,      ///< as the two before, with the exact GELU
   exact_gelu_gradient,
   gated_gradient,  ///< C = (tile * up * silu'(gate), tile * silu(gate)) of aux = (gate, up)
   accumulate,      ///< C += tile, in fp32, where several clusters may have parts of the sum over k
@@ -31,6 +32,11 @@ constexpr bool is_gelu_gradient(TileEpilogue epilogue) {
   return epilogue == TileEpilogue::gelu_gradient || epilogue == TileEpilogue::exact_gelu_gradient;
 }
 
+/// Whether C is stored as it is, and its parts of rows may be pushed.
+constexpr bool is_store(TileEpilogue epilogue) {
+  return epilogue == TileEpilogue::store || epilogue == TileEpilogue::store_gradient;
+}
+
 constexpr bool reads_aux(TileEpilogue epilogue) {
   return is_gelu_gradient(epilogue) || epilogue == TileEpilogue::gated_gradient;
 }
@@ -41,7 +47,8 @@ struct GemmOperands {
   bool transposed_a, transposed_b;
 };
 constexpr GemmOperands operands_of(TileEpilogue epilogue) {
-  return {accumulates(epilogue), accumulates(epilogue) || reads_aux(epilogue)};
+  return {accumulates(epilogue),
+          accumulates(epilogue) || reads_aux(epilogue) || epilogue == TileEpilogue::store_gradient};
 }
 
 /// The work of a thread block: a warpgroup that copies operands, two that multiply. Each consumer
@@ -97,8 +104,9 @@ struct GemmUnit {
 struct GemmSchedule {
   int rows, columns;  ///< clusters' tiles along m, tiles along n
   int group;
-  int splits;  ///< parts of k
-  int steps;   ///< along k
+  int splits;         ///< parts of k
+  int steps;          ///< along k
+  int first_row = 0;  ///< where the walk begins, which goes round
 
   TRIREME_HOST_DEVICE constexpr int tiles() const { return rows * columns; }
   TRIREME_HOST_DEVICE constexpr int units() const { return tiles() * splits; }
@@ -119,7 +127,8 @@ struct GemmSchedule {
     const int first = tile / (group * columns) * group;
     const int members = rows - first < group ? rows - first : group;
     const int within = tile - first * columns;
-    return {.row = first + within % members,
+    const int row = first + within % members + first_row;
+    return {.row = row < rows ? row : row - rows,
             .column = within / members,
             .first_step = begin_of(split),
             .end_step = begin_of(split + 1),
@@ -153,6 +162,21 @@ constexpr int best_splits(int tiles, int steps, int clusters) {
 
 /// Rows of clusters' tiles in a group: with 132 SMs about as many as columns in flight.
 inline constexpr int kGroupRows = 8;
+
+/// Whether C's rows can be had in `parts` equal parts of whole clusters' tiles.
+template <typename Tile>
+constexpr bool has_row_parts(std::int64_t m, int parts) {
+  return m % (std::int64_t{parts} * Tile::kCluster * Tile::kRows) == 0;
+}
+
+/// `schedule` with its walk beginning at part `first` of `parts` of the rows, and no group of rows
+/// in two parts.
+constexpr GemmSchedule in_row_parts(GemmSchedule schedule, int parts, int first) {
+  const int part_rows = schedule.rows / parts;
+  schedule.first_row = part_rows * first;
+  while (part_rows % schedule.group != 0) --schedule.group;
+  return schedule;
+}
 
 /// The schedule for C [m, n] of k terms on `clusters` clusters.
 template <typename Tile>

@@ -1,0 +1,43 @@
+#include "core/cuda/flags.hpp"
+
+#include "core/cuda/check.hpp"
+#include "core/cuda/driver.hpp"
+
+namespace trireme::cuda {
+namespace {
+
+CUdeviceptr address_of(const std::uint32_t* flag) { return reinterpret_cast<CUdeviceptr>(flag); }
+
+}  // namespace
+
+void raise_flag(cudaStream_t stream, std::uint32_t* flag, std::uint32_t epoch) {
+  static const auto write =
+      reinterpret_cast<decltype(&cuStreamWriteValue32)>(driver_function("cuStreamWriteValue32"));
+  check_driver(write(stream, address_of(flag), epoch, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "writing a flag from a stream");
+}
+
+void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t epoch) {
+  static const auto wait =
+      reinterpret_cast<decltype(&cuStreamWaitValue32)>(driver_function("cuStreamWaitValue32"));
+  check_driver(wait(stream, address_of(flag), epoch, CU_STREAM_WAIT_VALUE_GEQ),
+               "waiting for a flag in a stream");
+}
+
+void await_parts(cudaStream_t stream, const PartArrivals& arrivals) {
+  if (!arrivals) return;
+  for (int part = 0; part < arrivals.parts; ++part)
+    if (part != arrivals.own) await_flag(stream, arrivals.flags + part, arrivals.epoch);
+}
+
+void push_parts(cudaStream_t stream, const PartPushes& pushes, const void* matrix,
+                std::size_t part_bytes) {
+  for (int part = 0; part < pushes.parts; ++part) {
+    if (part == pushes.own) continue;
+    const std::byte* const from = static_cast<const std::byte*>(matrix) + part * part_bytes;
+    TRIREME_CUDA(cudaMemcpyAsync(pushes.to[part], from, part_bytes, cudaMemcpyDefault, stream));
+    raise_flag(stream, pushes.flags[part], pushes.epoch);
+  }
+}
+
+}  // namespace trireme::cuda
