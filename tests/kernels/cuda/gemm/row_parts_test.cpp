@@ -61,6 +61,7 @@ class RowParts : public ::testing::TestWithParam<DType> {
     const Tensor own_part = part_of(x, parts, own);
     gpu().zero(late);
     gpu().copy(part_of(late, parts, own).data, own_part.data, own_part.bytes());
+    gpu().synchronize();  // before the other stream writes there
     run(late, arrivals);
     trireme::cuda::Stream other(/*high_priority=*/true);
     for (int step = 1; step < parts; ++step) {
