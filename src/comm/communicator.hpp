@@ -103,28 +103,15 @@ class Communicator {
     return std::make_unique<FinishedRequest>();
   }
 
-  // The same joined with the GEMM that reads or writes the data, where ranks reach each other's
-  // memory. `data` is a matrix whose rows lie in size() parts of `count` elements.
-
-  /// all_gather of what the next GEMM on the compute stream reads: `arrivals` tell it what has
-  /// come. Without them all has.
+  /// start_all_gather of a matrix, whose rows lie in size() parts, for the GEMM that is enqueued
+  /// next on the compute stream and reads it: `arrivals` tell it what has come. Without them, where
+  /// ranks do not reach each other's memory, all has.
   virtual std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype,
                                                     PartArrivals& arrivals) {
     arrivals = {};
     all_gather(data, count, dtype);
     return std::make_unique<FinishedRequest>();
   }
-  /// The first half of a reduce_scatter of what the next GEMM on the compute stream writes: where
-  /// it writes the other ranks' parts. None where reduce_scatter() should follow the GEMM.
-  virtual PartPushes start_pushes(const void* data, std::size_t count, DType dtype) {
-    (void)data, (void)count, (void)dtype;
-    return {};
-  }
-  /// The second half, after that GEMM, where there are pushes: adds what the others have pushed.
-  virtual void add_pushed(void* data, std::size_t count, DType dtype, const PartPushes& pushes) {
-    (void)data, (void)count, (void)dtype, (void)pushes;
-  }
-
   /// The sum, maximum or minimum of one value of the host over the group.
   virtual double all_reduce(double value, Reduce op) {
     all_reduce(&value, 1, DType::f64, op);

@@ -2,15 +2,11 @@
 // equal parts, one for each rank, and flags in GPU memory say which of them are there.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "core/philox.hpp"
 
 namespace trireme {
-
-/// The most ranks that have parts of one matrix.
-inline constexpr int kMaxRowParts = 8;
 
 /// Parts of a matrix's rows that other ranks write while a GEMM is enqueued which reads it: part p
 /// is there once flags[p] has reached `epoch`. That of this rank, `own`, is there from the start.
@@ -21,19 +17,6 @@ struct PartArrivals {
   int own = 0;
 
   explicit operator bool() const { return flags != nullptr; }
-};
-
-/// Parts of a matrix that a GEMM writes to the memory of other ranks, all but part `own`: part p to
-/// `to[p]`, a matrix of its rows alone. The GEMM raises `flags[p]` to `epoch` when all are there.
-struct PartPushes {
-  std::byte* to[kMaxRowParts] = {};
-  std::uint32_t* flags[kMaxRowParts] = {};
-  std::uint32_t* count = nullptr;  ///< zero, and zero again when the GEMM is done
-  std::uint32_t epoch = 0;
-  int parts = 1;
-  int own = 0;
-
-  TRIREME_HOST_DEVICE explicit operator bool() const { return parts > 1; }
 };
 
 /// Whether a flag of value `shown` has reached `epoch`. Epochs count up modulo 2^32; two that are

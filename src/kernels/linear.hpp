@@ -35,10 +35,7 @@ struct Gemm {
   /// Of FP8: what the scales are for. Both `tensor` or neither; not both `squares`.
   ScaleBlocks blocks_a = ScaleBlocks::tensor;
   ScaleBlocks blocks_b = ScaleBlocks::tensor;
-  /// On a GPU, where op(A) is A: parts of A's rows that are still to come, and where those parts of
-  /// C's rows are written, not to C, that are not this rank's.
-  PartArrivals arrivals = {};
-  PartPushes pushes = {};
+  PartArrivals arrivals = {};  ///< on a GPU, where op(A) is A: parts of A's rows still to come
 };
 
 /// How a GEMM on a GPU gets its kernel.

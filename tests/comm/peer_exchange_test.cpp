@@ -126,32 +126,6 @@ TEST_F(PeerExchangeTest, PartsOfAnAllGatherRaiseTheirFlags) {
   EXPECT_TRUE(by_parts);
 }
 
-TEST_F(PeerExchangeTest, PushedPartsAreAdded) {
-  constexpr std::size_t kCount = 600'000;
-  const std::size_t part_bytes = kCount * size_of(DType::bf16);
-  const SharedArray staging(group_, std::vector<double>(kCount * size_), DType::bf16, stream_);
-  EXPECT_FALSE(group_.start_pushes(staging.array.data(), kCount, DType::bf16)) << "nowhere to";
-  group_.set_staging_buffer(staging.array.data(), part_bytes * size_);
-  for (int round = 0; round < 6; ++round) {
-    const SharedArray data(group_, values(kCount * size_), DType::bf16, stream_);
-    if (round % 2 == 1) {  // exchanges of both lanes take turns with the same memory
-      group_.start_reduce_scatter(data.array.data(), kCount, DType::bf16)->wait();
-    } else {
-      const PartPushes pushes = group_.start_pushes(data.array.data(), kCount, DType::bf16);
-      ASSERT_TRUE(pushes);
-      ASSERT_EQ(pushes.own, rank_);
-      cuda::push_parts(stream_, pushes, data.array.data(), part_bytes);  // in place of a GEMM
-      group_.add_pushed(data.array.data(), kCount, DType::bf16, pushes);
-    }
-    const std::vector<double> found = data.array.read();
-    for (std::size_t i = kCount * rank_; i < kCount * (rank_ + 1); ++i)
-      ASSERT_EQ(found[i], sum(i)) << i << " in round " << round;
-  }
-  const SharedArray small(group_, values(8 * size_), DType::bf16, stream_);
-  EXPECT_FALSE(group_.start_pushes(small.array.data(), 8, DType::bf16)) << "not worth it";
-  group_.set_staging_buffer(nullptr, 0);
-}
-
 TEST_F(PeerExchangeTest, AllReduceSumsEverything) {
   for (const DType dtype : kTypes) {
     for (const std::size_t part : kCounts) {

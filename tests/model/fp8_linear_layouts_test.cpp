@@ -273,13 +273,14 @@ TEST(Fp8Linear, RowParallelRoundsEachOperandAsTheWholeTensorOrItsBlocks) {
     const Tensor y = run.tensor(dy_tensor.shape), dx = run.tensor(x_tensor.shape);
     linear.forward(run.context, x_tensor, y, run.kept);
     expect_near(y, product(quantized(x, false, one, block), w_rounded, false), "y");
-    linear.weight_gradient(run.context, x_tensor, dy_tensor, dy_tensor, /*deferred=*/false,
+    const Tensor complete = linear.complete_gradient(run.context, dy_tensor, dy_tensor);
+    linear.weight_gradient(run.context, x_tensor, dy_tensor, complete, /*deferred=*/false,
                            model::BiasGradient::elsewhere, run.kept);
     expect_near((*store)["linear/weight"].gradient,
                 product(quantized(dy, true, block, one),
                         columns_of(quantized(x, false, block, one), own), true),
                 "dW");
-    linear.input_gradient(run.context, model::as_rows(dy_tensor), dx);
+    linear.input_gradient(run.context, complete, dx);
     expect_near(
         dx, product(quantized(dy, true, one, block), transposed(columns_of(w_rounded, own)), false),
         "dx");

@@ -118,11 +118,10 @@ class ToyMlp final : public model::TwoLinearMlp {
     const Tensor both = model::front(workspace.inner, {3, saved.gelu_out.size()});
     const Tensor dfc1 = both.rows(0, 2).view(saved.fc1_out.shape);
     const Tensor dout = both.rows(2, 1).view(saved.gelu_out.shape);
-    fc2_.backward(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
-                  model::BiasGradient::fused, {},
-                  [&](const Tensor& complete, const PartArrivals& arrivals) {
-                    fc2_.input_gradient(context, complete, arrivals, dout);
-                  });
+    const Tensor complete = fc2_.complete_gradient(context, dy, workspace.hidden);
+    fc2_.weight_gradient(context, saved.gelu_out, dy, complete, deferred != nullptr,
+                         model::BiasGradient::fused);
+    fc2_.input_gradient(context, complete, dout);
     dispatch(dy.dtype, [&](auto zero) {
       using T = decltype(zero);
       const std::int64_t width = saved.gelu_out.shape[1];
@@ -213,11 +212,10 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
     const Tensor dfc1 = model::front(workspace.inner, saved.fc1_out.shape);
     const Tensor all = workspace.inner.view({workspace.inner.size()});
     const Tensor dout = all.rows(dfc1.size(), saved.gelu_out.size()).view(saved.gelu_out.shape);
-    fc2_.backward(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
-                  model::BiasGradient::fused, {},
-                  [&](const Tensor& complete, const PartArrivals& arrivals) {
-                    fc2_.input_gradient(context, complete, arrivals, dout);
-                  });
+    const Tensor complete = fc2_.complete_gradient(context, dy, workspace.hidden);
+    fc2_.weight_gradient(context, saved.gelu_out, dy, complete, deferred != nullptr,
+                         model::BiasGradient::fused);
+    fc2_.input_gradient(context, complete, dout);
     const auto [up, gate] = split(context, saved.fc1_out);
     const auto [dup, dgate] = split(context, dfc1);
     context.backend.zero(dgate);

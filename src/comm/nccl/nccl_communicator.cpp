@@ -39,8 +39,6 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) override;
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype,
                                             PartArrivals& arrivals) override;
-  PartPushes start_pushes(const void* data, std::size_t count, DType dtype) override;
-  void add_pushed(void* data, std::size_t count, DType dtype, const PartPushes& pushes) override;
   double all_reduce(double value, Reduce op) override;
   std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes) override;
   void set_staging_buffer(void* base, std::size_t bytes) override;
@@ -318,8 +316,6 @@ std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::siz
                [&](cudaStream_t stream) { return queue_all_gather(data, count, dtype, stream); });
 }
 
-// ---- joined with GEMMs
-
 std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::size_t count,
                                                             DType dtype, PartArrivals& arrivals) {
   arrivals = {};
@@ -331,15 +327,6 @@ std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::siz
   }
   all_gather(data, count, dtype);
   return std::make_unique<FinishedRequest>();
-}
-
-PartPushes NcclCommunicator::start_pushes(const void* data, std::size_t count, DType dtype) {
-  return peers_ ? peers_->start_pushes(data, count * size_of(dtype), compute_) : PartPushes();
-}
-
-void NcclCommunicator::add_pushed(void* data, std::size_t count, DType dtype,
-                                  const PartPushes& pushes) {
-  peers_->add_pushed(data, count * size_of(dtype), dtype, pushes, compute_);
 }
 
 void NcclCommunicator::barrier() {

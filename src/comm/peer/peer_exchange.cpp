@@ -239,32 +239,26 @@ void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part
   const int rank = ranks_.rank(), ranks = ranks_.size();
   const bool whole = kind == PeerKind::all_reduce;
   const std::size_t bytes = whole ? ranks * part_bytes : part_bytes;
-  const std::size_t stride = whole ? 0 : part_bytes;
   const PeerMemory& memory = *memory_of(staging_, staging_bytes_);
+  // The part of a buffer for rank `to`, and the slot of rank `from` in staging memory.
+  const auto piece_for = [&](int to) { return data + (whole ? 0 : to * part_bytes); };
+  const auto place_of = [&](int from) {
+    return static_cast<std::byte*>(staging_) + (whole ? 0 : from * part_bytes);
+  };
   const std::uint32_t epoch = ++copies_;
 
   for (int step = 1; step < ranks; ++step) {  // each rank starts with its neighbour
     const int peer = (rank + step) % ranks;
     await_flag(stream, flags_of(rank) + copy_flag(CopyFlag::consumed, peer), epoch - 1);
-    TRIREME_CUDA(cudaMemcpyAsync(memory.of_rank(peer, slot_of(rank, stride)), data + peer * stride,
-                                 bytes, cudaMemcpyDefault, stream));
+    TRIREME_CUDA(cudaMemcpyAsync(memory.of_rank(peer, place_of(rank)), piece_for(peer), bytes,
+                                 cudaMemcpyDefault, stream));
     raise_flag(stream, flags_of(peer) + copy_flag(CopyFlag::arrived, rank), epoch);
   }
-  add_slots(data + rank * stride, bytes, stride, dtype, epoch, stream);
-}
-
-std::byte* PeerExchange::slot_of(int from, std::size_t stride) const {
-  return static_cast<std::byte*>(staging_) + from * stride;
-}
-
-void PeerExchange::add_slots(std::byte* result, std::size_t bytes, std::size_t stride, DType dtype,
-                             std::uint32_t epoch, cudaStream_t stream) {
-  const int rank = ranks_.rank(), ranks = ranks_.size();
   PeerSum sum{.ranks = ranks,
-              .result = result,
+              .result = piece_for(rank),
               .vectors = static_cast<std::int64_t>(bytes) / kPeerVectorBytes};
   for (int from = 0; from < ranks; ++from) {
-    sum.terms[from] = from == rank ? result : slot_of(from, stride);
+    sum.terms[from] = from == rank ? piece_for(rank) : place_of(from);
     if (from != rank)
       await_flag(stream, flags_of(rank) + copy_flag(CopyFlag::arrived, from), epoch);
   }
@@ -273,8 +267,6 @@ void PeerExchange::add_slots(std::byte* result, std::size_t bytes, std::size_t s
     if (peer != rank)
       raise_flag(stream, flags_of(peer) + copy_flag(CopyFlag::consumed, rank), epoch);
 }
-
-// ---- by parts
 
 std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t part_bytes,
                                                         cudaStream_t stream,
@@ -302,33 +294,6 @@ std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t 
   };
   return lanes_[static_cast<int>(PeerLane::overlapped)].operations.queue(
       name_of(PeerKind::all_gather), ranks * part_bytes, stream, copies);
-}
-
-PartPushes PeerExchange::start_pushes(const void* data, std::size_t part_bytes,
-                                      cudaStream_t stream) {
-  const int rank = ranks_.rank(), ranks = ranks_.size();
-  const std::size_t bytes = part_bytes * ranks;
-  if (!memory_of(data, bytes) || !whole_vectors(data, part_bytes) ||
-      part_bytes < kLeastGatherBytes || bytes > staging_bytes_)
-    return {};
-  const PeerMemory& memory = *memory_of(staging_, staging_bytes_);
-  PartPushes pushes{
-      .count = flags_of(rank) + kPushCount, .epoch = ++copies_, .parts = ranks, .own = rank};
-  for (int peer = 0; peer < ranks; ++peer) {
-    if (peer == rank) continue;
-    pushes.to[peer] = memory.of_rank(peer, slot_of(rank, part_bytes));
-    pushes.flags[peer] = flags_of(peer) + copy_flag(CopyFlag::arrived, rank);
-    await_flag(stream, flags_of(rank) + copy_flag(CopyFlag::consumed, peer), pushes.epoch - 1);
-  }
-  return pushes;
-}
-
-void PeerExchange::add_pushed(void* data, std::size_t part_bytes, DType dtype,
-                              const PartPushes& pushes, cudaStream_t stream) {
-  std::byte* const own = static_cast<std::byte*>(data) + ranks_.rank() * part_bytes;
-  lanes_[static_cast<int>(PeerLane::compute)].operations.queue(
-      name_of(PeerKind::reduce_scatter), ranks_.size() * part_bytes, stream,
-      [&] { add_slots(own, part_bytes, part_bytes, dtype, pushes.epoch, stream); });
 }
 
 // ---------------------------------------------------------------------------- messages

@@ -94,12 +94,6 @@ class PeerExchange {
   /// the parts are so small that the kernel is done sooner.
   std::shared_ptr<cuda::Event> queue_gather(void* data, std::size_t part_bytes, cudaStream_t stream,
                                             PartArrivals& arrivals);
-  /// The halves of a reduce-scatter of the compute lane, before and after the GEMM on `stream` that
-  /// writes `data` and pushes the others' parts into their staging memory. None, on all ranks
-  /// alike, where queue() should do it.
-  PartPushes start_pushes(const void* data, std::size_t part_bytes, cudaStream_t stream);
-  void add_pushed(void* data, std::size_t part_bytes, DType dtype, const PartPushes& pushes,
-                  cudaStream_t stream);
 
  private:
   class Registration;
@@ -120,12 +114,6 @@ class PeerExchange {
   /// once rank p has read the slot's previous content; then every rank sums its slots.
   void queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
                     cudaStream_t stream);
-  /// Adds to `result` what the copies or pushes of `epoch` bring to the slots, `bytes` each and
-  /// `stride` apart, and tells the others that these are free.
-  void add_slots(std::byte* result, std::size_t bytes, std::size_t stride, DType dtype,
-                 std::uint32_t epoch, cudaStream_t stream);
-  /// The slot of rank `from` in this rank's staging memory.
-  std::byte* slot_of(int from, std::size_t stride) const;
   bool whole_vectors(const void* data, std::size_t part_bytes) const;
 
   MpiCommunicator& ranks_;

@@ -15,7 +15,7 @@ struct CUstream_st;
 namespace trireme::comm {
 
 /// Groups have 2, 4 or 8 ranks.
-inline constexpr int kMaxPeers = kMaxRowParts;
+inline constexpr int kMaxPeers = 8;
 inline constexpr int kPeerThreads = 512;
 /// Thread blocks of an exchange on the compute stream, and of one that overlaps with GEMMs there
 /// and takes SMs from them. With fewer the exchange outlasts the GEMM: 8 blocks cost 18 % of a step
@@ -42,10 +42,7 @@ TRIREME_HOST_DEVICE constexpr int peer_flag(PeerLane lane, int block, int from) 
 /// been written to it.
 enum class CopyFlag { arrived, consumed, writable, gathered };
 inline constexpr int kCopyFlags = 4 * kMaxPeers;
-
-/// A word that no other rank writes, after the flags: PartPushes::count.
-inline constexpr int kPushCount = kPeerFlags + kCopyFlags;
-inline constexpr int kAllFlags = kPushCount + 1;
+inline constexpr int kAllFlags = kPeerFlags + kCopyFlags;
 
 /// The flag that rank `from` writes.
 constexpr int copy_flag(CopyFlag what, int from) {

@@ -1,6 +1,5 @@
 #include "core/cuda/flags.hpp"
 
-#include "core/cuda/check.hpp"
 #include "core/cuda/driver.hpp"
 
 namespace trireme::cuda {
@@ -28,16 +27,6 @@ void await_parts(cudaStream_t stream, const PartArrivals& arrivals) {
   if (!arrivals) return;
   for (int part = 0; part < arrivals.parts; ++part)
     if (part != arrivals.own) await_flag(stream, arrivals.flags + part, arrivals.epoch);
-}
-
-void push_parts(cudaStream_t stream, const PartPushes& pushes, const void* matrix,
-                std::size_t part_bytes) {
-  for (int part = 0; part < pushes.parts; ++part) {
-    if (part == pushes.own) continue;
-    const std::byte* const from = static_cast<const std::byte*>(matrix) + part * part_bytes;
-    TRIREME_CUDA(cudaMemcpyAsync(pushes.to[part], from, part_bytes, cudaMemcpyDefault, stream));
-    raise_flag(stream, pushes.flags[part], pushes.epoch);
-  }
 }
 
 }  // namespace trireme::cuda

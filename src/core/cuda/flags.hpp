@@ -19,8 +19,4 @@ void await_flag(cudaStream_t stream, const std::uint32_t* flag, std::uint32_t ep
 /// Makes later work on `stream` wait until all parts are there.
 void await_parts(cudaStream_t stream, const PartArrivals& arrivals);
 
-/// Enqueues copies of the parts of `matrix`, `part_bytes` each, to where `pushes` say.
-void push_parts(cudaStream_t stream, const PartPushes& pushes, const void* matrix,
-                std::size_t part_bytes);
-
 }  // namespace trireme::cuda

@@ -316,13 +316,12 @@ void Attention::attend_cached(const LayerContext& context, const Activations& sa
 Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& workspace,
                            const PassInfo& pass, const Tensor& dy, const Activations& saved,
                            bool add_bias, const DeferredGradients* deferred) const {
+  const Tensor complete = projection_.complete_gradient(context, dy, workspace.hidden);
+  projection_.weight_gradient(context, saved.attn_out, dy, complete, deferred != nullptr,
+                              add_bias ? BiasGradient::separate : BiasGradient::elsewhere,
+                              saved.projection_in);
   const Tensor dout = front(workspace.heads, saved.attn_out.shape);
-  projection_.backward(context, saved.attn_out, dy, workspace.hidden, deferred != nullptr,
-                       add_bias ? BiasGradient::separate : BiasGradient::elsewhere,
-                       saved.projection_in,
-                       [&](const Tensor& complete, const PartArrivals& arrivals) {
-                         projection_.input_gradient(context, complete, arrivals, dout);
-                       });
+  projection_.input_gradient(context, complete, dout);
   const Tensor dqkv = front(workspace.inner, saved.qkv.shape);
   context.backend.attention_backward(
       {.dout = dout,

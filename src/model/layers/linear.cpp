@@ -46,14 +46,9 @@ SpGather start_sp_gather(const LayerContext& context, const Tensor& full) {
 }
 
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
-                    const Tensor& y, const Tensor& bias, const GemmParts& parts) {
-  backend.gemm({.a = x,
-                .b = weight,
-                .c = y,
-                .transpose_b = true,
-                .bias = bias,
-                .arrivals = parts.arrivals,
-                .pushes = parts.pushes});
+                    const Tensor& y, const Tensor& bias, const PartArrivals& arrivals) {
+  backend.gemm(
+      {.a = x, .b = weight, .c = y, .transpose_b = true, .bias = bias, .arrivals = arrivals});
 }
 
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
@@ -65,8 +60,8 @@ void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Ten
 }
 
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
-                           const Tensor& dx, const PartArrivals& arrivals) {
-  backend.gemm({.a = dy, .b = weight, .c = dx, .arrivals = arrivals});
+                           const Tensor& dx) {
+  backend.gemm({.a = dy, .b = weight, .c = dx});
 }
 
 // ---- parameters
@@ -247,8 +242,10 @@ Tensor Linear::cast_input(const LayerContext& context, const Tensor& x, const Fp
 }
 
 void Linear::forward_gemm(const LayerContext& context, const Tensor& x, const Tensor& y,
-                          const Tensor& bias, const Fp8Input& kept, const GemmParts& parts) const {
-  if (!in_fp8(context)) return linear_forward(context.backend, x, weight_.weight, y, bias, parts);
+                          const Tensor& bias, const Fp8Input& kept,
+                          const PartArrivals& arrivals) const {
+  if (!in_fp8(context))
+    return linear_forward(context.backend, x, weight_.weight, y, bias, arrivals);
   context.backend.gemm({.a = cast_input(context, x, kept, /*transposed_alone=*/false),
                         .b = fp8_weight_.codes,
                         .c = y,
@@ -267,10 +264,9 @@ void Linear::cast_gradient(const LayerContext& context, const Tensor& dy,
        transposed_gradient_matrix(context, dy));
 }
 
-void Linear::input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx,
-                                 const PartArrivals& arrivals) const {
-  if (!in_fp8(context))
-    return linear_input_gradient(context.backend, dy, weight_.weight, dx, arrivals);
+void Linear::input_gradient_gemm(const LayerContext& context, const Tensor& dy,
+                                 const Tensor& dx) const {
+  if (!in_fp8(context)) return linear_input_gradient(context.backend, dy, weight_.weight, dx);
   context.backend.gemm({.a = gradient_matrix(context, dy).codes,
                         .b = fp8_weight_transposed_.codes,
                         .c = dx,
@@ -303,13 +299,13 @@ void ColumnParallelLinear::forward(const LayerContext& context, const Tensor& x,
     sp_gather(context, x);
   else
     gather = start_sp_gather(context, x);
-  forward_gemm(context, x, as_rows(y), bias_.weight, kept, {.arrivals = gather.arrivals});
+  forward_gemm(context, x, as_rows(y), bias_.weight, kept, gather.arrivals);
   gather.finish();
 }
 
 void ColumnParallelLinear::forward_gathered(const LayerContext& context, const Tensor& x,
                                             const Tensor& y, const Fp8Input& kept) const {
-  forward_gemm(context, x, as_rows(y), bias_.weight, kept, {});
+  forward_gemm(context, x, as_rows(y), bias_.weight, kept);
 }
 
 void ColumnParallelLinear::input_gradient(const LayerContext& context, const Tensor& dy,
@@ -338,15 +334,8 @@ void ColumnParallelLinear::deferred_weight_gradient(const LayerContext& context,
 
 void RowParallelLinear::forward(const LayerContext& context, const Tensor& x, const Tensor& y,
                                 const Fp8Input& kept) const {
-  const std::int64_t part = y.size() / context.sp_ranks();
-  PartPushes pushes;
-  if (context.sp_ranks() > 1 && !in_fp8(context))
-    pushes = context.tensor.start_pushes(y.data, part, y.dtype);
-  forward_gemm(context, as_rows(x), as_rows(y), {}, kept, {.pushes = pushes});
-  if (pushes)
-    context.tensor.add_pushed(y.data, part, y.dtype, pushes);
-  else
-    sp_reduce(context, y);
+  forward_gemm(context, as_rows(x), as_rows(y), {}, kept);
+  sp_reduce(context, y);
 }
 
 void RowParallelLinear::keep_input(const LayerContext& context, const Tensor& x,
@@ -354,17 +343,11 @@ void RowParallelLinear::keep_input(const LayerContext& context, const Tensor& x,
   if (in_fp8(context)) cast_input(context, as_rows(x), kept, /*transposed_alone=*/true);
 }
 
-Tensor RowParallelLinear::gather_gradient(const LayerContext& context, const Tensor& dy,
-                                          const Tensor& full, SpGather& gather) const {
-  if (in_fp8(context) || context.sp_ranks() == 1) {
-    const Tensor complete = as_rows(sp_gather(context, dy, full));
-    cast_gradient(context, complete, /*transposed_alone=*/false);
-    return complete;
-  }
-  const Tensor own = sp_shard(context, full);
-  if (own.data != dy.data) context.backend.copy(own.data, dy.data, dy.bytes());
-  gather = start_sp_gather(context, full);
-  return as_rows(full);
+Tensor RowParallelLinear::complete_gradient(const LayerContext& context, const Tensor& dy,
+                                            const Tensor& full) const {
+  const Tensor complete = as_rows(sp_gather(context, dy, full));
+  cast_gradient(context, complete, /*transposed_alone=*/false);
+  return complete;
 }
 
 void RowParallelLinear::weight_gradient(const LayerContext& context, const Tensor& x,
@@ -387,8 +370,8 @@ void RowParallelLinear::deferred_weight_gradient(const LayerContext& context, co
 }
 
 void RowParallelLinear::input_gradient(const LayerContext& context, const Tensor& dy,
-                                       const PartArrivals& arrivals, const Tensor& dx) const {
-  input_gradient_gemm(context, dy, as_rows(dx), arrivals);
+                                       const Tensor& dx) const {
+  input_gradient_gemm(context, dy, as_rows(dx));
 }
 
 }  // namespace trireme::model

@@ -46,21 +46,15 @@ SpGather start_sp_gather(const LayerContext& context, const Tensor& full);
 // The GEMMs of a linear layer: x, dx [T, in], y, dy [T, out], weight, dweight [out, in], bias,
 // dbias [out]; T stands for all axes but the last. Types as kernels::Gemm has them.
 
-/// Parts of rows that a GEMM takes as they come, or writes to other ranks.
-struct GemmParts {
-  PartArrivals arrivals;
-  PartPushes pushes;
-};
-
-/// Writes y = x weight^T + bias, or without a bias y = x weight^T; `parts` of x and y.
+/// Writes y = x weight^T + bias, or without a bias y = x weight^T; `arrivals` of x.
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
-                    const Tensor& y, const Tensor& bias = {}, const GemmParts& parts = {});
+                    const Tensor& y, const Tensor& bias = {}, const PartArrivals& arrivals = {});
 /// Adds dy^T x to dweight and, where it is given, the column sums of dy to dbias.
 void linear_weight_gradient(device::Backend& backend, const Tensor& x, const Tensor& dy,
                             const Tensor& dweight, const Tensor& dbias = {});
-/// Writes dx = dy weight; `arrivals` of dy.
+/// Writes dx = dy weight.
 void linear_input_gradient(device::Backend& backend, const Tensor& dy, const Tensor& weight,
-                           const Tensor& dx, const PartArrivals& arrivals = {});
+                           const Tensor& dx);
 
 /// The shape and initialization of a linear layer.
 struct LinearSpec {
@@ -138,7 +132,8 @@ class Linear {
   /// Writes y = x W^T + bias, and in FP8, which has no parts, `kept`: it may be empty if no
   /// backward pass follows.
   void forward_gemm(const LayerContext& context, const Tensor& x, const Tensor& y,
-                    const Tensor& bias, const Fp8Input& kept, const GemmParts& parts) const;
+                    const Tensor& bias, const Fp8Input& kept,
+                    const PartArrivals& arrivals = {}) const;
   /// Makes the FP8 copies of x [T, in]: that in context.fp8.operand, which it returns, unless
   /// `transposed_alone`, and kept.transposed if it is there. Collective for row-parallel linears.
   Tensor cast_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept,
@@ -146,9 +141,8 @@ class Linear {
   /// Makes the FP8 copies of dy [T, out] in context.fp8, for dx (unless `transposed_alone`) and for
   /// dW; nothing unless in_fp8(). Collective for column-parallel linears.
   void cast_gradient(const LayerContext& context, const Tensor& dy, bool transposed_alone) const;
-  /// Writes dx = dy W; in FP8, which has no parts, after cast_gradient(), of no other linear since.
-  void input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx,
-                           const PartArrivals& arrivals = {}) const;
+  /// Writes dx = dy W; in FP8 after cast_gradient(), of no other linear since.
+  void input_gradient_gemm(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
   /// Adds dy^T x to the gradient of W and, where it is given, the column sums of dy to dbias; in
   /// FP8 after cast_gradient(), of no other linear since.
   void weight_gradient_gemm(const LayerContext& context, const Tensor& x, const Tensor& dy,
@@ -228,40 +222,38 @@ class RowParallelLinear : public Linear {
   /// Writes `kept` as forward() does, alone; nothing unless in_fp8(), where it is collective.
   void keep_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept) const;
 
-  /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out], adds those of W
-  /// and b, with `deferred` that of b alone, and calls `input_gradient(complete, arrivals)`, which
-  /// enqueues the GEMM that reads the complete gradient [T, out], for parts that may still come. In
-  /// FP8 `kept` stands for x. Collective.
-  template <typename InputGradient>
-  void backward(const LayerContext& context, const Tensor& x, const Tensor& dy, const Tensor& full,
-                bool deferred, BiasGradient bias, const Fp8Input& kept,
-                const InputGradient& input_gradient) const {
-    SpGather gather;
-    const Tensor complete = gather_gradient(context, dy, full, gather);
-    // The weight gradient would wait for all parts.
-    const bool by_parts = static_cast<bool>(gather.arrivals);
-    if (by_parts) {
-      input_gradient(complete, gather.arrivals);
-      gather.finish();
-    }
-    weight_gradient(context, x, dy, complete, deferred, bias, kept);
-    if (!by_parts) input_gradient(complete, PartArrivals());
-  }
-  /// `dy` is the gradient that backward() had. Collective.
-  void deferred_weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
-                                const Tensor& full, const Fp8Input& kept = {}) const;
-  /// Writes dx = dy W [T, in / t] from the complete dy [T, out]: in backward()'s call.
-  void input_gradient(const LayerContext& context, const Tensor& dy, const PartArrivals& arrivals,
-                      const Tensor& dx) const;
-
- private:
-  /// Begins to complete dy in `full`; in FP8 it is there, and cast.
-  Tensor gather_gradient(const LayerContext& context, const Tensor& dy, const Tensor& full,
-                         SpGather& gather) const;
-  /// Adds the gradients of W, from the complete gradient, and of b, from `dy`.
+  /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out] and returns it, [T,
+  /// out], cast in FP8. Collective.
+  Tensor complete_gradient(const LayerContext& context, const Tensor& dy, const Tensor& full) const;
+  /// Adds the gradients of W, from the complete one, and of b, from `dy`; with `deferred` that of W
+  /// is left to deferred_weight_gradient(). In FP8 `kept` stands for x.
   void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
                        const Tensor& complete, bool deferred, BiasGradient bias,
-                       const Fp8Input& kept) const;
+                       const Fp8Input& kept = {}) const;
+  /// The two, and `input_gradient(complete, arrivals)` between or after them: a GEMM that takes the
+  /// parts of the complete gradient as they come. Collective.
+  template <typename InputGradient>
+  void backward_by_parts(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                         const Tensor& full, bool deferred, BiasGradient bias, const Fp8Input& kept,
+                         const InputGradient& input_gradient) const {
+    if (context.sp_ranks() == 1 || in_fp8(context)) {
+      const Tensor complete = complete_gradient(context, dy, full);
+      weight_gradient(context, x, dy, complete, deferred, bias, kept);
+      return input_gradient(complete, PartArrivals());
+    }
+    const Tensor own = sp_shard(context, full);
+    if (own.data != dy.data) context.backend.copy(own.data, dy.data, dy.bytes());
+    const SpGather gather = start_sp_gather(context, full);
+    input_gradient(as_rows(full), gather.arrivals);
+    gather.finish();
+    weight_gradient(context, x, dy, as_rows(full), deferred, bias, kept);
+  }
+  /// `dy` is the gradient that weight_gradient() had. Collective.
+  void deferred_weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
+                                const Tensor& full, const Fp8Input& kept = {}) const;
+  /// Writes dx = dy W [T, in / t] from the complete dy [T, out]; after complete_gradient(), with no
+  /// other linear's between.
+  void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
 };
 
 }  // namespace trireme::model

@@ -126,12 +126,12 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
                                                     .dfc1_out = dfc1,
                                                     .function = function_,
                                                     .arrivals = arrivals});
-    fc2_.input_gradient(context, complete, arrivals, dout);
+    fc2_.input_gradient(context, complete, dout);
     context.backend.gated_backward(
         {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
   };
-  fc2_.backward(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
-                BiasGradient::elsewhere, saved.fc2_in, input_gradient);
+  fc2_.backward_by_parts(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
+                         BiasGradient::elsewhere, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }
@@ -202,15 +202,15 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
                                                    .dbias = fc1_.bias().gradient,
                                                    .function = gelu_,
                                                    .arrivals = arrivals});
-    fc2_.input_gradient(context, complete, arrivals, dfc1);
+    fc2_.input_gradient(context, complete, dfc1);
     context.backend.gelu_backward({.dout = dfc1,
                                    .x = saved.fc1_out,
                                    .dx = dfc1,
                                    .dbias = fc1_.bias().gradient,
                                    .function = gelu_});
   };
-  fc2_.backward(context, fc2_in, dy, workspace.hidden, deferred != nullptr, BiasGradient::fused,
-                saved.fc2_in, input_gradient);
+  fc2_.backward_by_parts(context, fc2_in, dy, workspace.hidden, deferred != nullptr,
+                         BiasGradient::fused, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
 }

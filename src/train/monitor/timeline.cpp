@@ -99,13 +99,6 @@ class TracedCommunicator final : public comm::Communicator {
     return follow("all-gather", lane_,
                   [&] { return inner_->start_all_gather(data, count, dtype, arrivals); });
   }
-  PartPushes start_pushes(const void* data, std::size_t count, DType dtype) override {
-    return inner_->start_pushes(data, count, dtype);
-  }
-  void add_pushed(void* data, std::size_t count, DType dtype, const PartPushes& pushes) override {
-    const device::NamedRange range({"reduce-scatter"});
-    inner_->add_pushed(data, count, dtype, pushes);
-  }
 
   std::unique_ptr<comm::RegisteredBuffer> register_buffer(void* base, std::size_t bytes) override {
     return inner_->register_buffer(base, bytes);

@@ -58,21 +58,18 @@ void GemmRunner::prepare(const Gemm& args, const Context& context) {
 void GemmRunner::gemm_in_parts(const GemmProblem& problem, const Gemm& args,
                                const Context& context) {
   check_workspace("gemm", context, kGemmWorkspace);
-  const int parts = args.arrivals ? args.arrivals.parts : args.pushes.parts;
-  if (!(args.arrivals && args.pushes) && chooser_->own().runs_in_parts(problem, parts))
+  if (chooser_->own().runs_in_parts(problem, args.arrivals.parts))
     return chooser_->own().run(problem, operands_of(args), context);
+  trireme::cuda::await_parts(context.stream, args.arrivals);
   Gemm whole = args;
   whole.arrivals = {};
-  whole.pushes = {};
-  trireme::cuda::await_parts(context.stream, args.arrivals);
   gemm(whole, context);
-  trireme::cuda::push_parts(context.stream, args.pushes, args.c.data, args.c.bytes() / parts);
 }
 
 void GemmRunner::gemm(const Gemm& args, const Context& context) {
   const GemmProblem problem = problem_of(args);
   if (problem.m == 0 || problem.n == 0) return;
-  if (args.arrivals || args.pushes) return gemm_in_parts(problem, args, context);
+  if (args.arrivals) return gemm_in_parts(problem, args, context);
   const Plan* const plan = plan_of(*chooser_, problem, args, context);
   if (!plan || !plan->algorithm) return gemm_plain(args, context);
   const cublasStatus_t status = chooser_->run(*plan, *plan->algorithm, operands_of(args), context);

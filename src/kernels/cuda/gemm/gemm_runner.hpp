@@ -60,8 +60,8 @@ class GemmRunner {
   int fused_gemms() const;
 
  private:
-  /// gemm() with parts of rows: by an own kernel, if there is one, which reads them as they come
-  /// and pushes them as it writes them; by any other between the last arrival and the first push.
+  /// gemm() with parts of rows still to come: by an own kernel, if there is one, which reads them
+  /// as they come, or by any other after the last.
   void gemm_in_parts(const GemmProblem& problem, const Gemm& args, const Context& context);
 
   std::unique_ptr<Chooser> chooser_;

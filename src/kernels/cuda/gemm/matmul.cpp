@@ -163,8 +163,7 @@ Operands operands_of(const Gemm& args) {
           .beta = static_cast<float>(args.beta),
           .scale_a = args.a.scale,
           .scale_b = args.b.scale,
-          .arrivals = args.arrivals,
-          .pushes = args.pushes};
+          .arrivals = args.arrivals};
 }
 
 namespace {

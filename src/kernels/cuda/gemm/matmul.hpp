@@ -78,7 +78,6 @@ struct Operands {
   const float* scale_a = nullptr;  ///< of FP8, in the GPU's memory
   const float* scale_b = nullptr;
   PartArrivals arrivals = {};  ///< of A, for an own kernel
-  PartPushes pushes = {};      ///< of C, likewise
 };
 
 Operands operands_of(const Gemm& args);

@@ -98,9 +98,7 @@ struct GemmEpilogue {
   }
 
   // store and those with is_gelu(). Each warp stages and stores 16 rows of every part by itself.
-  // What goes to C goes to `c` instead.
-  __device__ __forceinline__ void store(const Accumulators& accumulators, TilePlace place,
-                                        const CUtensorMap& c) {
+  __device__ __forceinline__ void store(const Accumulators& accumulators, TilePlace place) {
     constexpr int kSets = Tile::kSets;
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
@@ -136,8 +134,8 @@ struct GemmEpilogue {
         publish_shared();
         __syncwarp();
         if (lane == 0) {
-          store_rows(kGelu ? maps.aux : c, sums, row, column);
-          if constexpr (kGelu) store_rows(c, activated, row, column);
+          store_rows(kGelu ? maps.aux : maps.c, sums, row, column);
+          if constexpr (kGelu) store_rows(maps.c, activated, row, column);
           commit_stores();
         }
       }

@@ -6,10 +6,6 @@ void launch_forward(const HopperGemm& gemm, const Context& context) {
   launch_gemm<TileEpilogue::store>(gemm, nullptr, context);
 }
 
-void launch_input_gradient(const HopperGemm& gemm, const Context& context) {
-  launch_gemm<TileEpilogue::store_gradient>(gemm, nullptr, context);
-}
-
 bool has_row_parts(const GemmProblem& problem, int parts) {
   return has_row_parts<ChosenTile<TileEpilogue::store>>(problem.m, parts);
 }

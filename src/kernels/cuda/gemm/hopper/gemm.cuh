@@ -49,18 +49,10 @@ __device__ __forceinline__ void multiply_units(const GemmMemory<Tile>& memory, c
       epilogue.gelu_gradient(accumulators, place);
     else if constexpr (reads_aux(Tile::kEpilogue))
       epilogue.gated_gradient(accumulators, place);
-    else {
-      // A part that is pushed is a matrix of its own.
-      const int part = p.pushes ? unit.row / p.part_rows : p.pushes.own;
-      const bool pushed = part != p.pushes.own;
-      const int first = pushed ? part * p.part_rows * Tile::kCluster * Tile::kRows : 0;
-      epilogue.store(accumulators, {place.row - first, place.column},
-                     pushed ? maps.pushed[part] : maps.c);
-    }
+    else
+      epilogue.store(accumulators, place);
   }
   if (epilogue.lane == 0) wait_stores_read();
-  if constexpr (is_store(Tile::kEpilogue))
-    if (p.pushes && epilogue.lane == 0) finish_pushes(p.pushes, gridDim.x * Tile::kConsumers * 4);
 }
 
 #endif
@@ -143,14 +135,9 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
   const DType dtype = gemm.problem.operands;
   const Operands& operands = gemm.operands;
   const int clusters = gemm.sms / Tile::kCluster;
-  GemmSchedule schedule = gemm_schedule<Tile>(m, n, k, clusters);
-  // Its own part, which is there, first; and last where the others wait for theirs.
   const PartArrivals& arrivals = operands.arrivals;
-  const PartPushes& pushes = operands.pushes;
-  const int parts = arrivals ? arrivals.parts : pushes.parts;
-  if (parts > 1)
-    schedule =
-        in_row_parts(schedule, parts, arrivals ? arrivals.own : (pushes.own + 1) % pushes.parts);
+  GemmSchedule schedule = gemm_schedule<Tile>(m, n, k, clusters);
+  if (arrivals) schedule = in_row_parts(schedule, arrivals.parts, arrivals.own);
   GemmMaps maps{};
   maps.a = Tile::kTransposedA ? matrix_map(dtype, operands.a, k, m, Tile::kDepth)
                               : matrix_map(dtype, operands.a, m, k, Tile::kRows);
@@ -163,9 +150,6 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
   } else if constexpr (!accumulates(kEpilogue)) {
     constexpr int kAuxRows = is_gelu_gradient(kEpilogue) ? 64 : 16;
     maps.c = matrix_map(dtype, operands.c, m, n, 16);
-    for (int part = 0; part < pushes.parts; ++part)
-      if (pushes.to[part])
-        maps.pushed[part] = matrix_map(dtype, pushes.to[part], m / pushes.parts, n, 16);
     if (operands.aux) maps.aux = matrix_map(dtype, operands.aux, m, n, kAuxRows);
   }
   const GemmParameters parameters{.m = static_cast<int>(m),
@@ -177,8 +161,7 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
                                   .turns = gemm.turns,
                                   .tickets = gemm.tickets,
                                   .arrivals = arrivals,
-                                  .pushes = pushes,
-                                  .part_rows = schedule.rows / parts};
+                                  .part_rows = schedule.rows / arrivals.parts};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {Tile::kCluster, 1, 1};

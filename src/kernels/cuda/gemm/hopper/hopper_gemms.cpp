@@ -32,10 +32,7 @@ Launcher launcher_of(const GemmProblem& problem) {
       problem.transpose_a && !problem.transpose_b && problem.adds && problem.result == DType::f32;
   switch (problem.epilogue) {
     case Epilogue::none:
-      return forward           ? launch_forward
-             : weight_gradient ? launch_weight_gradient
-             : input_gradient  ? launch_input_gradient
-                               : nullptr;
+      return forward ? launch_forward : weight_gradient ? launch_weight_gradient : nullptr;
     case Epilogue::gelu:
       return forward ? launch_forward_gelu : nullptr;
     case Epilogue::gelu_gradient:
@@ -90,20 +87,14 @@ std::vector<Algorithm> HopperGemms::candidates(const GemmProblem& problem) const
 }
 
 bool HopperGemms::usable(const GemmProblem& problem, const Algorithm& algorithm) const {
-  // cuBLASLt's plain input gradients are as fast.
-  const bool input_gradient =
-      problem.epilogue == Epilogue::none && !problem.transpose_a && !problem.transpose_b;
-  return algorithm == kOwnAlgorithm && !input_gradient && runs(problem);
+  return sms_ > 1 && algorithm == kOwnAlgorithm && fits(problem) &&
+         launcher_of(problem) != nullptr &&
+         (!problem.adds || weight_gradient_turns(problem) <= kTurns) &&
+         (!is_gelu_gradient(problem.epilogue) || gelu_gradient_partials(problem) <= kGemmWorkspace);
 }
 
 bool HopperGemms::runs_in_parts(const GemmProblem& problem, int parts) const {
-  return !problem.transpose_a && runs(problem) && has_row_parts(problem, parts);
-}
-
-bool HopperGemms::runs(const GemmProblem& problem) const {
-  return sms_ > 1 && fits(problem) && launcher_of(problem) != nullptr &&
-         (!problem.adds || weight_gradient_turns(problem) <= kTurns) &&
-         (!is_gelu_gradient(problem.epilogue) || gelu_gradient_partials(problem) <= kGemmWorkspace);
+  return !problem.transpose_a && usable(problem, kOwnAlgorithm) && has_row_parts(problem, parts);
 }
 
 void HopperGemms::run(const GemmProblem& problem, const Operands& operands,

@@ -21,8 +21,6 @@ struct HopperGemm {
 
 /// C = A B^T + bias.
 void launch_forward(const HopperGemm& gemm, const Context& context);
-/// C = A B.
-void launch_input_gradient(const HopperGemm& gemm, const Context& context);
 /// Whether the rows of C can be had in `parts` parts: see Operands::arrivals.
 bool has_row_parts(const GemmProblem& problem, int parts);
 /// aux = A B^T + bias, C = gelu(aux).
@@ -59,17 +57,13 @@ class HopperGemms {
   /// Whether `algorithm`, an own one, may be run for `problem`: of a file, it may come from
   /// elsewhere.
   bool usable(const GemmProblem& problem, const Algorithm& algorithm) const;
-  /// Whether there is one for `problem` that reads or writes the rows in `parts` parts, as they
-  /// come: also for input gradients, which are no candidates otherwise.
+  /// Whether there is one for `problem` that reads the rows of A in `parts` parts, as they come.
   bool runs_in_parts(const GemmProblem& problem, int parts) const;
   /// Enqueues it on context.stream, with kGemmWorkspace bytes of the context's workspace. Unlike
   /// cuBLASLt's epilogues it adds to operands.vector what is to be summed.
   void run(const GemmProblem& problem, const Operands& operands, const Context& context) const;
 
  private:
-  /// Whether there is a kernel for `problem`.
-  bool runs(const GemmProblem& problem) const;
-
   int sms_ = 0;                         ///< 0 on GPUs that the kernels do not run on
   std::shared_ptr<unsigned> counters_;  ///< of tickets and turns: one stream at a time
 };

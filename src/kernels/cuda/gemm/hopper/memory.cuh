@@ -16,7 +16,6 @@ struct GemmMaps {
   CUtensorMap a, b;
   CUtensorMap c, aux;                ///< in boxes of 16 rows, or of 64 if they are loaded
   CUtensorMap second_c, second_aux;  ///< gated_gradient: the columns of up, c and aux those of gate
-  CUtensorMap pushed[kMaxRowParts];  ///< of the parts of c that are pushed
 };
 
 struct GemmParameters {
@@ -29,8 +28,7 @@ struct GemmParameters {
   unsigned* turns;    ///< for each tile the number of parts of k added so far
   unsigned* tickets;  ///< drawn so far by all clusters; zero again after the last
   PartArrivals arrivals;
-  PartPushes pushes;
-  int part_rows;  ///< clusters' tiles in a part of the rows, where there are such
+  int part_rows;  ///< clusters' tiles in a part of the rows
 };
 
 /// A block's shared memory. `full` barriers end a phase when what they are named after has been
@@ -126,23 +124,6 @@ __device__ __forceinline__ void await_rows(const GemmParameters& p, int row, uns
   // What TMA reads from here on is after what the flag tells of.
   asm volatile("fence.proxy.async.global;" ::: "memory");
   seen |= 1u << part;
-}
-
-/// Raises the flags of the parts that are pushed, when the last of all consumers' warps has stored
-/// what it pushes: by the thread of each that has started its stores, after the last.
-__device__ __forceinline__ void finish_pushes(const PartPushes& pushes, unsigned warps) {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-  __threadfence_system();
-  if (atomicAdd(pushes.count, 1u) + 1 != warps) return;
-  *pushes.count = 0;
-  __threadfence_system();
-  for (int part = 0; part < pushes.parts; ++part)
-    if (part != pushes.own)
-      asm volatile(
-          "st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(pushes.flags[part])),
-          "r"(pushes.epoch)
-          : "memory");
 }
 
 /// Which cluster of how many a block belongs to, and its index there.

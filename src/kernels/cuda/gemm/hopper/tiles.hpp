@@ -10,11 +10,10 @@ namespace trireme::kernels::cuda {
 
 /// What a kernel does with a tile of op(A) op(B).
 enum class TileEpilogue {
-  store,           ///< C = tile + bias, in the operands' type
-  store_gradient,  ///< C = tile: of a linear layer's input gradient
-  gelu,            ///< aux = tile + bias, C = gelu(aux)
-  gelu_gradient,   ///< C = tile * gelu'(aux), and its column sums
-  exact_gelu,      ///< as the two before, with the exact GELU
+  store,          ///< C = tile + bias, in the operands' type
+  gelu,           ///< aux = tile + bias, C = gelu(aux)
+  gelu_gradient,  ///< C = tile * gelu'(aux), and its column sums
+  exact_gelu,     ///< as the two before, with the exact GELU
   exact_gelu_gradient,
   gated_gradient,  ///< C = (tile * up * silu'(gate), tile * silu(gate)) of aux = (gate, up)
   accumulate,      ///< C += tile, in fp32, where several clusters may have parts of the sum over k
@@ -32,11 +31,6 @@ constexpr bool is_gelu_gradient(TileEpilogue epilogue) {
   return epilogue == TileEpilogue::gelu_gradient || epilogue == TileEpilogue::exact_gelu_gradient;
 }
 
-/// Whether C is stored as it is, and its parts of rows may be pushed.
-constexpr bool is_store(TileEpilogue epilogue) {
-  return epilogue == TileEpilogue::store || epilogue == TileEpilogue::store_gradient;
-}
-
 constexpr bool reads_aux(TileEpilogue epilogue) {
   return is_gelu_gradient(epilogue) || epilogue == TileEpilogue::gated_gradient;
 }
@@ -47,8 +41,7 @@ struct GemmOperands {
   bool transposed_a, transposed_b;
 };
 constexpr GemmOperands operands_of(TileEpilogue epilogue) {
-  return {accumulates(epilogue),
-          accumulates(epilogue) || reads_aux(epilogue) || epilogue == TileEpilogue::store_gradient};
+  return {accumulates(epilogue), accumulates(epilogue) || reads_aux(epilogue)};
 }
 
 /// The work of a thread block: a warpgroup that copies operands, two that multiply. Each consumer
