@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "convert/shell/conditions.hpp"
+#include "convert/shell/expansion/conditions.hpp"
 #include "convert/shell/script.hpp"
 
 namespace trireme::convert::shell {

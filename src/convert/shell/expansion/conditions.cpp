@@ -1,4 +1,4 @@
-#include "convert/shell/conditions.hpp"
+#include "convert/shell/expansion/conditions.hpp"
 
 #include <fnmatch.h>
 #include <regex.h>
