@@ -223,16 +223,16 @@ std::string slurm_script(const Job& job) {
       "# A rank that fails takes the others with it after half a minute; one that ends with 75\n"
       "# must not. Ranks that crash before the run has started, as Open MPI may in MPI_Init, are\n"
       "# launched again.\n"
-      "for attempt in 1 2 3; do\n"
+      "for _ in 1 2 3; do\n"
       "{}"
       "  code=$?\n"
-      "  case $code in 134 | 135 | 139) ;; *) break ;; esac\n"
+      "  case \"$code\" in 134 | 135 | 139) ;; *) break ;; esac\n"
       "  if [ \"$(count_starts)\" != \"$starts_before\" ]; then break; fi\n"
       "done\n"
       "{}"
       "# 75: stopped early with a checkpoint, from which the same job resumes.\n"
-      "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n"
-      "exit $code\n",
+      "if [ \"$code\" -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n"
+      "exit \"$code\"\n",
       indented(srun), killed_rank_lines());
   return text;
 }

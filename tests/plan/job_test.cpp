@@ -180,7 +180,7 @@ if [ ${#profiler[@]} -gt 0 ]; then mkdir -p 'runs/two words'/profile || exit; fi
 # A rank that fails takes the others with it after half a minute; one that ends with 75
 # must not. Ranks that crash before the run has started, as Open MPI may in MPI_Init, are
 # launched again.
-for attempt in 1 2 3; do
+for _ in 1 2 3; do
   srun --mpi=pmix --cpus-per-task=8 --kill-on-bad-exit=0 --wait=30 \
     --gpu-bind=none \
     "${container[@]}" \
@@ -188,7 +188,7 @@ for attempt in 1 2 3; do
     parallel.tensor=4 \
     'run.name=two words'
   code=$?
-  case $code in 134 | 135 | 139) ;; *) break ;; esac
+  case "$code" in 134 | 135 | 139) ;; *) break ;; esac
   if [ "$(count_starts)" != "$starts_before" ]; then break; fi
 done
 # A rank that a signal ended (SIGABRT, SIGBUS, SIGKILL, SIGSEGV) counts as 75 where this start has
@@ -200,8 +200,8 @@ case $code in
     ;;
 esac
 # 75: stopped early with a checkpoint, from which the same job resumes.
-if [ $code -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
-exit $code
+if [ "$code" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
 )script");
 }
 

@@ -16,7 +16,7 @@ case $1 in
 esac
 if [ -n "${{SAY-}}" ]; then echo "srun $*"; fi
 while [[ $1 == -* ]]; do shift; done
-if [ -n "${CRASHES-}" ]; then
+if [ -n "${{CRASHES-}}" ]; then
   echo >>launches
   if [ "$(wc -l <launches)" -le "$CRASHES" ]; then exit 139; fi
 fi

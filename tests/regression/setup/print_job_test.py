@@ -71,19 +71,20 @@ class PrintJob(JobTest):
         for launcher in ("slurm", "mpirun"):
             for gpus, device in [("0", "host"), ("1", "cuda")]:
                 job = self.job(deck, f"--print-job={launcher}", f"--gpus-per-node={gpus}").out
-                self.assertIn(f"{deck} \\\n  run.device={device}\n", job)
+                self.assertRegex(job, rf"{re.escape(str(deck))} \\\n +run\.device={device}\n")
         job = self.job(deck, "run.device=host", "--print-job=slurm").out
         self.assertEqual(job.count("run.device"), 1, job)
         job = self.job(deck, "run.device=auto", "--print-job=slurm", "--gpus-per-node=0").out
-        self.assertIn("run.device=auto \\\n  run.device=host\n", job)
+        self.assertRegex(job, r"run\.device=auto \\\n +run\.device=host\n")
         refused = self.job(deck, "run.device=cuda", "--print-job=slurm", "--gpus-per-node=0", code=USAGE)
         self.assertIn("the deck says run.device = cuda", refused.err)
 
     def test_killed_ranks_requeue_after_a_checkpoint(self):
         job = self.written("--print-job=slurm")
-        self.check_crashes_before_the_start(job, SLURM_JOB_ID="7")
         self.check_killed_ranks(job, SLURM_JOB_ID="7")
         self.check_older_restart(job)
+        again = self.written("--print-job=slurm", f"run.output={self.folder / 'again'}")
+        self.check_crashes_before_the_start(again, SLURM_JOB_ID="7")
         # What awk takes for an assignment where it expects a file.
         self.check_killed_ranks(self.written("--print-job=slurm", "run.output=a=b"), SLURM_JOB_ID="7")
 
