@@ -5,18 +5,14 @@
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "fixture.hpp"
+#include "shell_words.hpp"
 
 namespace trireme::convert::shell {
 namespace {
 
-/// The commands that `text` runs, words joined by `|`, commands by `;`, marks as {source}.
+/// command_lines(), joined by `;`.
 std::string words_of(std::string_view text, const std::vector<std::string>& arguments = {}) {
-  std::vector<std::string> lines;
-  for (const RunCommand& command : follow(text, "test.sh", {}, arguments).commands)
-    lines.push_back(fmt::format("{}", fmt::join(command.words, "|")));
-  std::string all = fmt::format("{}", fmt::join(lines, ";"));
-  for (char& c : all) c = c == kUnknownBegin ? '{' : c == kUnknownEnd ? '}' : c;
-  return all;
+  return fmt::format("{}", fmt::join(command_lines(text, {}, arguments), ";"));
 }
 
 TEST(Bash, AnAssignmentBeforeACommandHoldsForThatCommand) {

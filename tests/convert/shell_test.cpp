@@ -3,18 +3,17 @@
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "fixture.hpp"
+#include "shell_words.hpp"
 
 namespace trireme::convert::shell {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The commands that `text` runs, words joined by `|`, commands by a newline, marks as {source}.
+/// command_lines(), a newline after each.
 std::string commands_of(std::string_view text, const Definitions& definitions = {}) {
   std::string lines;
-  for (const RunCommand& command : follow(text, "test.sh", definitions).commands)
-    lines += fmt::format("{}\n", fmt::join(command.words, "|"));
-  for (char& c : lines) c = c == kUnknownBegin ? '{' : c == kUnknownEnd ? '}' : c;
+  for (const std::string& line : command_lines(text, definitions)) lines += line + "\n";
   return lines;
 }
 

@@ -1,10 +1,11 @@
-// Decks of these tests: GPT-2's shape, changed by overrides.
+// Decks of these tests, GPT-2's shape changed by overrides, and a cluster.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "deck/load.hpp"
+#include "plan/cluster/cluster.hpp"
 
 namespace trireme::plan {
 
@@ -19,6 +20,15 @@ inline deck::Deck gpt2_deck(const std::vector<std::string>& overrides = {},
       "gpt2.yaml", overrides, {.need_data = false});
   deck::resolve_world_size(deck, ranks);
   return deck;
+}
+
+/// Two nodes with two GPUs of `memory` bytes each.
+inline Cluster four_gpus(double memory) {
+  Cluster cluster{.name = "four"};
+  GpuKind gpu{.name = "g", .memory = memory, .bandwidth = 1e12};
+  gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+  cluster.nodes = {{.gpu = gpu, .count = 2, .gpus = 2, .link = 100e9, .network = 10e9, .price = 3}};
+  return cluster;
 }
 
 }  // namespace trireme::plan
