@@ -28,9 +28,10 @@ constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 // NCCL 2.28's own memory: what its first communicator takes, midway between 512 MiB on 4 H200s and
 // 620 on 2, and what each one takes.
 constexpr std::size_t kNcclBytes = 576u << 20, kNcclCommunicatorBytes = 185u << 20;
-// What it took more where data ranks are copies of one of several shards: of two stages on 4 H200s,
-// of two tensor shards on 4 H100s.
-constexpr std::size_t kNcclCopiesOfShardsBytes = 320u << 20;
+// What it took more where data ranks are copies of one of several shards, of two stages on 4 H200s,
+// of two tensor shards on 4 H100s; and where tensor ranks of stages reduce the gradients of norms
+// under sequence parallelism, on 4 H100s.
+constexpr std::size_t kNcclMoreReductionsBytes = 320u << 20;
 
 // Ranks that are taken to be on one node, where stages reach each other's GPUs.
 constexpr int kNodeRanks = 8;
@@ -39,7 +40,8 @@ constexpr int kNodeRanks = 8;
 /// one rank and for the tied embedding; and for each route to and from a neighbour in the chain of
 /// stages, which is a ring when it goes round more than once, another one or, within a node, a
 /// mailbox for a message of `message` bytes.
-std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size_t message) {
+std::size_t communication_bytes(const grid::Layout& layout, int stage, bool sequence_parallel,
+                                std::size_t message) {
   int communicators = (layout.tensor > 1) + (layout.data > 1);
   std::size_t mailboxes = 0;
   if (layout.pipeline > 1) {
@@ -52,9 +54,11 @@ std::size_t communication_bytes(const grid::Layout& layout, int stage, std::size
       communicators += routes;
   }
   if (communicators == 0) return 0;
-  const bool shards = layout.tensor > 1 || layout.pipeline > 1;
-  const std::size_t copies = shards && layout.data > 1 ? kNcclCopiesOfShardsBytes : 0;
-  return kNcclBytes + communicators * kNcclCommunicatorBytes + copies + mailboxes;
+  const bool reduces_more = layout.data > 1
+                                ? layout.tensor > 1 || layout.pipeline > 1
+                                : sequence_parallel && layout.tensor > 1 && layout.pipeline > 1;
+  const std::size_t more = reduces_more ? kNcclMoreReductionsBytes : 0;
+  return kNcclBytes + communicators * kNcclCommunicatorBytes + more + mailboxes;
 }
 
 // MPI's memory for each peer beyond the first that a rank reduces shards with and gathers them
@@ -110,9 +114,10 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                        (on_gpu ? 0
                                : reduction_bytes(layout, config.precision, deck.parallel.zero > 0,
                                                  plan.parameters)),
-      .libraries = on_gpu
-                       ? kGpuLibraryBytes + communication_bytes(layout, stage, message_bytes(deck))
-                       : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0),
+      .libraries =
+          on_gpu ? kGpuLibraryBytes + communication_bytes(layout, stage, deck.parallel.sequence,
+                                                          message_bytes(deck))
+                 : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0),
       .host = on_gpu ? memory.host + copies : 0};
   return plan;
 }

@@ -121,21 +121,33 @@ TEST(PassTimes, AreBetweenANarrowerAndAWiderModel) {
   EXPECT_NEAR(factor(2, 2), factor(1, 4), 1e-9);  // the wider one is of another tensor size
 }
 
-TEST(TimeLayout, GemmsWaitForTheGathersOfGradients) {
-  const auto tensor_seconds = [](const char* sequence) {
+TEST(TimeLayout, GemmsWaitForTheGathersOfGradientsUnlessTheyTakeTheirParts) {
+  const auto tensor_seconds = [](const char* sequence, bool gathers_under_gemms,
+                                 const std::string& other = "batch.micro=2") {
     Cluster cluster{.name = "two", .link_latency = 0};
     GpuKind gpu{.name = "g", .memory = 24e9, .bandwidth = 1e12};
-    gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+    for (double& peak : gpu.peak) peak = 3e13;
+    gpu.gathers_under_gemms = gathers_under_gemms;
     cluster.nodes = {{.gpu = gpu, .gpus = 2, .link = 1e11}};
     const deck::Deck deck = gpt2_deck({"run.device=cuda", "parallel.tensor=2", "parallel.data=1",
-                                       fmt::format("parallel.sequence={}", sequence)},
+                                       fmt::format("parallel.sequence={}", sequence), other},
                                       2);
     return time_layout(deck, 50257, cluster, all_nodes(cluster)).time.tensor;
   };
   // Of 12 blocks: forward two all-reduces, backward half of two; and those of embedding and head.
   // Under sequence parallelism three quarters of the backward pass's two.
-  EXPECT_NEAR(tensor_seconds("true") / tensor_seconds("false"), (12 * 3.5 + 3) / (12 * 3.0 + 3),
-              1e-9);
+  const double without = tensor_seconds("false", false);
+  EXPECT_NEAR(tensor_seconds("true", false) / without, (12 * 3.5 + 3) / (12 * 3.0 + 3), 1e-9);
+  EXPECT_EQ(tensor_seconds("false", true), without);
+  // GEMMs that take parts, and are long here, hide half of the gathers of the forward pass, of one
+  // of the backward pass's two, and of its reduce-scatters: 3 and 2.5 halves of an all-reduce are
+  // left.
+  EXPECT_NEAR(tensor_seconds("true", true) / without, (12 * 2.75 + 3) / (12 * 3.0 + 3), 1e-9);
+  // Not of fp32, nor parts of 128 rows.
+  for (const char* other : {"precision.compute=fp32", "model.sequence=64"})
+    EXPECT_NEAR(tensor_seconds("true", true, other) / tensor_seconds("false", true, other),
+                (12 * 3.5 + 3) / (12 * 3.0 + 3), 1e-9)
+        << other;
 }
 
 TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {

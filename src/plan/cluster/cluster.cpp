@@ -43,6 +43,7 @@ GpuKind read_gpu_kind(const deck::Item& item, const std::filesystem::path& folde
   gpu.attention_forward = section.number("attention_forward", gpu.attention_forward, kPositive);
   gpu.attention_backward = section.number("attention_backward", gpu.attention_backward, kPositive);
   gpu.launch = section.number("launch_us", gpu.launch * 1e6, kLatency) * 1e-6;
+  gpu.gathers_under_gemms = section.flag("gathers_under_gemms", gpu.gathers_under_gemms);
   int index = 0;
   for (const deck::Item* profile : section.list("profiles"))
     gpu.profiles.push_back(
@@ -166,6 +167,7 @@ A kind of GPU (inputs/clusters/gpus):
   sms                  streaming multiprocessors (100)
   attention_forward    share of the peak times head / (head + 192) (1.4); and attention_backward (1)
   launch_us            microseconds of a kernel, at least (4)
+  gathers_under_gemms  true for compute capability 9.0, whose GEMMs begin before all-gathers end (false)
   profiles             a list of measured models; they replace the formulas:
     hidden, heads, sequence, layers, tensor, micro    what was measured (layers: any; tensor, micro: 1)
     forward_ms         {embedding, block, head}: milliseconds of a forward pass

@@ -120,7 +120,9 @@ struct GpuKind {
   double attention_forward = 1.4;   ///< share of the peak times head / (head + 192): FlashAttention
   double attention_backward = 1.0;  ///< the same, backward
   double launch = 4e-6;             ///< seconds that each kernel takes at least
-  std::vector<Profile> profiles;    ///< published: of their models alone
+  /// Trireme's GEMMs of linears that begin with an all-gather take its parts as they come.
+  bool gathers_under_gemms = false;
+  std::vector<Profile> profiles;  ///< published: of their models alone
   std::optional<MeasuredGpu> measured;
 
   double peak_of(deck::Compute compute) const { return peak[static_cast<int>(compute)]; }

@@ -104,8 +104,10 @@ PassTimes calculated(const GpuKind& gpu, const ModelShape& shape) {
   const double dropout = shape.dropout ? 1 : 0;
   const double rotation =
       shape.rotary ? kernels.stream(2 * n * a * (1 + shape.kv_share)) : 0;  // of queries and keys
-  times.forward.block = kernels.gemm(n, qkv, h) + rotation + attention.forward +
-                        kernels.gemm(n, h, a) + kernels.gemm(n, fc1, h) + kernels.gemm(n, h, f) +
+  times.qkv = kernels.gemm(n, qkv, h);
+  times.fc1 = kernels.gemm(n, fc1, h);
+  times.forward.block = times.qkv + rotation + attention.forward + kernels.gemm(n, h, a) +
+                        times.fc1 + kernels.gemm(n, h, f) +
                         // Twice bias, residual sum and norm; GELU's second output, or the gate's
                         // two inputs and its output.
                         2 * kernels.stream((4 + dropout) * own * h) +
@@ -215,6 +217,8 @@ PassTimes scaled_to(const Profile& profile, const GpuKind& gpu, const ModelShape
     value *= calculated > 0 ? measured / calculated : 0;
   };
   for_parts(times.forward, profile.forward, base.forward, scale);
+  scale(times.qkv, profile.forward.block, base.forward.block);
+  scale(times.fc1, profile.forward.block, base.forward.block);
   const double weights =
       times.weight_gradient.block * own.weight_gradient.block / base.weight_gradient.block;
   UnitSeconds backward = times.input_gradient, base_backward = base.input_gradient;
@@ -253,6 +257,8 @@ PassTimes mixed(PassTimes a, const PassTimes& b, double share) {
   mix_units(a.forward, b.forward);
   mix_units(a.input_gradient, b.input_gradient);
   mix_units(a.weight_gradient, b.weight_gradient);
+  mix(a.qkv, b.qkv);
+  mix(a.fc1, b.fc1);
   mix(a.recompute_full, b.recompute_full);
   mix(a.recompute_output, b.recompute_output);
   mix(a.recompute_selective, b.recompute_selective);

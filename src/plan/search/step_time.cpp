@@ -1,6 +1,7 @@
 #include "plan/search/step_time.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "core/error.hpp"
@@ -9,9 +10,15 @@
 namespace trireme::plan {
 namespace {
 
-// Share of the collectives of tensor ranks in backward passes that weight gradients do not hide:
+// Share of a collective of tensor ranks beside a GEMM that takes time, since each slows the other:
 // measured with copy engines on two H200s (apps/bench/README.md).
-constexpr double kExposedBackward = 0.5;
+constexpr double kExposed = 0.5;
+// GEMMs that take the parts of an all-gather as they come compute so many rows together, the tiles
+// of a cluster of two blocks: parts have a multiple of them (kernels/cuda/gemm/hopper/tiles.hpp).
+constexpr std::int64_t kTogetherRows = 256;
+// GEMMs take parts of so many bytes as they come, between two ranks and between more
+// (comm/peer/peer_exchange.cpp).
+constexpr double kLeastPart = 1 << 20, kLeastPartOfMany = 4 << 20;
 // Host time of a block's backward pass over that of its forward pass, assumed: PyTorch's C++
 // enqueues twice as many kernels, at a quarter of Python's time each.
 constexpr double kHostBackward = 0.5;
@@ -110,14 +117,14 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
     if (inside && times.tensor_forward && times.tensor_backward) {
       stage.tensor_forward = *times.tensor_forward;
       stage.tensor_backward = *times.tensor_backward;
+      stage.tensor_output = (shape.sequence_parallel ? 0.25 : 0.5) * stage.tensor_forward.block;
     } else if (tensor > 1 && times.source != TimeSource::published) {
       const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
-      const double one = all_reduce(stream, static_cast<double>(tensor), link, latency);
-      stage.tensor_forward = {one, 2 * one, one};
-      // Under sequence parallelism half of a block's exchanges are all-gathers of gradients, for
-      // which the GEMMs wait: weight gradients overlap with the reduce-scatters alone.
-      const double gathers = shape.sequence_parallel && !shape.overlaps_gathers ? 0.5 : 0;
-      stage.tensor_backward = {0, 2 * one * (gathers + (1 - gathers) * kExposedBackward), one};
+      // Through peer memory: the more ranks meet, the longer they wait for each other.
+      if (inside && times.source == TimeSource::profile)
+        latency *= std::log2(static_cast<double>(tensor));
+      set_collectives(stage, all_reduce(stream, static_cast<double>(tensor), link, latency),
+                      inside && takes_row_parts(nodes.of(first).gpu));
     }
     const GpuKind& gpu = nodes.of(first).gpu;
     stage.data_inside = nodes.on_one_node(first, tensor, data);
@@ -144,6 +151,51 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
   }
 }
 
+bool LayoutTimes::takes_row_parts(const GpuKind& gpu) const {
+  const std::int64_t part = shape_.micro * shape_.sequence / shape_.tensor;
+  const double bytes = 2 * static_cast<double>(part * shape_.hidden);
+  return shape_.sequence_parallel && gpu.gathers_under_gemms &&
+         shape_.compute != deck::Compute::fp32 &&
+         deck_.precision.gemm == deck::GemmPrecision::same && part % kTogetherRows == 0 &&
+         bytes >= (shape_.tensor == 2 ? kLeastPart : kLeastPartOfMany);
+}
+
+// Of an all-reduce or, under sequence parallelism, of its halves: a block has two either way, one
+// after attention and one after the MLP, and in the backward pass before them.
+void LayoutTimes::set_collectives(Stage& stage, double all_reduce, bool by_parts) const {
+  const double half = all_reduce / 2;
+  stage.tensor_forward = stage.tensor_backward = {0, 0, all_reduce};
+  stage.tensor_forward.embedding = all_reduce;
+  // Weight gradients that a schedule has moved hide nothing, and gather what they need once more.
+  const bool moved = deck_.parallel.schedule == deck::PipelineSchedule::zero_bubble;
+  const double again = moved && shape_.sequence_parallel ? 2 * half : 0;
+  if (!by_parts) {
+    // Weight gradients hide a part of the all-reduces, or of the reduce-scatters alone: for the
+    // all-gathers of gradients the GEMMs wait.
+    const double waits = shape_.sequence_parallel && !shape_.overlaps_gathers ? 0.5 : 0;
+    stage.tensor_forward.block = 2 * all_reduce;
+    stage.tensor_backward.block =
+        2 * all_reduce * (waits + (1 - waits) * (moved ? 1 : kExposed)) + again;
+    stage.tensor_output = shape_.sequence_parallel ? half : all_reduce;
+    return;
+  }
+  // A GEMM of `seconds` has `share` of its work to do meanwhile.
+  const auto beside = [&](double seconds, double share) {
+    const double hidden = std::min(half, share * seconds);
+    return half - hidden + kExposed * hidden;
+  };
+  const PassTimes& times = *stage.kinds.front();
+  // All but the rows of its own rank may have to be waited for.
+  const double others = 1 - 1 / static_cast<double>(shape_.tensor);
+  // Both reduce-scatters are waited for.
+  stage.tensor_forward.block = 2 * half + beside(times.qkv, others) + beside(times.fc1, others);
+  // The gather before fc2's gradient, and that before the projection's, which is waited for; the
+  // reduce-scatters of fc1's and qkv's gradients run beside weight gradients.
+  stage.tensor_backward.block = beside(times.fc1, others) + half + beside(times.fc1, !moved) +
+                                beside(times.qkv, !moved) + again;
+  stage.tensor_output = half;
+}
+
 double LayoutTimes::recomputed() const {
   const deck::Recompute& recompute = deck_.recompute;
   if (recompute.granularity != deck::Granularity::full) return 0;
@@ -162,12 +214,10 @@ double LayoutTimes::recompute_time(const PassTimes& times) const {
   return recomputed() * (times.recompute_full + recomputed_outputs() * times.recompute_output);
 }
 
-double LayoutTimes::recomputed_collectives() const {
-  if (shape_.reads_output || shape_.unfused_attention) return recomputed();
-  // Of an all-reduce after attention and one after the MLP the second; under sequence parallelism,
-  // where two all-gathers are the other halves of them, one of four halves.
-  const double of_output = shape_.sequence_parallel ? 0.25 : 0.5;
-  return recomputed() * (1 - of_output * (1 - recomputed_outputs()));
+double LayoutTimes::recomputed_collectives(const Stage& stage) const {
+  const double block = stage.tensor_forward.block;
+  if (shape_.reads_output || shape_.unfused_attention) return recomputed() * block;
+  return recomputed() * (block - (1 - recomputed_outputs()) * stage.tensor_output);
 }
 
 double LayoutTimes::block_time(int stage) const {
@@ -175,7 +225,7 @@ double LayoutTimes::block_time(int stage) const {
   for (const PassTimes* times : stage_[stage].kinds)
     slowest =
         std::max(slowest, times->forward.block + times->backward_block() + recompute_time(*times));
-  return slowest + stage_[stage].tensor_forward.block * (1 + recomputed_collectives()) +
+  return slowest + stage_[stage].tensor_forward.block + recomputed_collectives(stage_[stage]) +
          stage_[stage].tensor_backward.block;
 }
 
@@ -203,7 +253,7 @@ pipeline::StepCosts LayoutTimes::chunk_costs(int stage, int chunk, std::int64_t 
   const auto waits = [&](double share, double kernels) {
     return blocks * std::max(0.0, share * shape_.host_forward - kernels);
   };
-  const double again_tensor = recomputed_collectives() * own.tensor_forward.block;
+  const double again_tensor = recomputed_collectives(own);
   double forward = 0, backward = 0, weights = 0;
   for (const PassTimes* times : own.kinds) {
     const double again = recompute_time(*times) + again_tensor;
@@ -383,7 +433,7 @@ StepTime LayoutTimes::step_time(const std::vector<std::int64_t>& partition, bool
   const double blocks = static_cast<double>(partition[critical]);
   double again = 0;
   for (const PassTimes* times : stage.kinds) again = std::max(again, recompute_time(*times));
-  step.recompute = m * blocks * (again + recomputed_collectives() * stage.tensor_forward.block);
+  step.recompute = m * blocks * (again + recomputed_collectives(stage));
   for (const UnitSeconds* part : {&stage.tensor_forward, &stage.tensor_backward})
     step.tensor += m * (blocks * part->block + (critical == 0) * part->embedding +
                         (critical == stages_ - 1) * part->head);

@@ -61,6 +61,9 @@ struct PassTimes {
   UnitSeconds forward;
   UnitSeconds input_gradient;
   UnitSeconds weight_gradient;
+  /// GEMMs of a block's forward pass that read what tensor ranks gather. One gradient of either is
+  /// a GEMM of the same size that runs beside a collective, too.
+  double qkv = 0, fc1 = 0;
   /// What the backward pass repeats of a block whose output no recomputed block reads: all but the
   /// second linear of the MLP and the residual sum, unless reads_output.
   double recompute_full = 0;
@@ -176,10 +179,11 @@ class LayoutTimes {
   struct Stage {
     std::vector<const PassTimes*> kinds;          ///< of its ranks' GPUs, each once
     UnitSeconds tensor_forward, tensor_backward;  ///< collectives of its tensor ranks
-    double transfer = 0;                          ///< of a message to the next stage
-    double link = 0;                              ///< bytes/s between data ranks; 0: unknown
-    const MeasuredGpu* collectives = nullptr;     ///< measured, of data ranks inside a node
-    bool data_inside = false;                     ///< its data ranks are on one node
+    double tensor_output = 0;  ///< of tensor_forward.block: what recomputation may leave out
+    double transfer = 0;       ///< of a message to the next stage
+    double link = 0;           ///< bytes/s between data ranks; 0: unknown
+    const MeasuredGpu* collectives = nullptr;  ///< measured, of data ranks inside a node
+    bool data_inside = false;                  ///< its data ranks are on one node
     double latency = 0;
     double optimizer = 0;  ///< seconds for an element
   };
@@ -191,8 +195,12 @@ class LayoutTimes {
   double recomputed_outputs() const;
   /// Seconds that recomputation adds to the backward pass of a block.
   double recompute_time(const PassTimes& times) const;
-  /// Collectives of tensor ranks that recomputation repeats, as a share of a block's forward pass.
-  double recomputed_collectives() const;
+  /// Whether GEMMs on `gpu` take the parts of an all-gather as they come.
+  bool takes_row_parts(const GpuKind& gpu) const;
+  /// Sets the collectives of tensor ranks, of which an all-reduce takes `all_reduce` seconds.
+  void set_collectives(Stage& stage, double all_reduce, bool by_parts) const;
+  /// Seconds of the tensor ranks' collectives that recomputation repeats, of a block.
+  double recomputed_collectives(const Stage& stage) const;
   /// When each stage ends, by the simulator.
   std::vector<double> ends(const std::vector<pipeline::StepCosts>& costs) const;
   double parameters(int stage, std::int64_t layers) const;
