@@ -8,7 +8,6 @@
 #include "bench/commands.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
 

@@ -6,7 +6,7 @@
 #include "bench/passes.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
 #include "optim/optimizer.hpp"

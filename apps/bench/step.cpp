@@ -6,7 +6,7 @@
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"

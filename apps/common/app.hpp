@@ -24,7 +24,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/value.hpp"

@@ -1,6 +1,6 @@
 #include "generate/options.hpp"
 
-#include "core/system/output_names.hpp"
+#include "core/files.hpp"
 
 namespace trireme {
 namespace {

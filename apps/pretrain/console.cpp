@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "train/startup/launch.hpp"
 

@@ -9,7 +9,6 @@
 
 #include "checkpoint/file.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "device/backend.hpp"
 #include "grid/layout.hpp"

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "checkpoint/elements.hpp"
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 
 namespace trireme::checkpoint {
 

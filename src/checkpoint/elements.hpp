@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
-#include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "device/backend.hpp"
 #include "grid/layout.hpp"

@@ -17,7 +17,6 @@
 #include <variant>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "grid/layout.hpp"
 

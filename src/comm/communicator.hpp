@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/row_parts.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::comm {
 

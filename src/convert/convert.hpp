@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "convert/shell/script.hpp"
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::convert {
 

@@ -10,12 +10,11 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
-#include "core/system/memory.hpp"
-#include "core/system/output_names.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 
 namespace trireme {
@@ -143,6 +142,14 @@ std::string read_regular_file(const std::filesystem::path& path, std::size_t lim
 }
 
 void require_regular_file(const std::filesystem::path& path) { open_regular_file(path); }
+
+void refuse_device(const std::filesystem::path& path) {
+  std::error_code ignored;
+  // /dev/stdout is a symbolic link, behind which there may be a regular file.
+  const auto folder = std::filesystem::absolute(path, ignored).lexically_normal().parent_path();
+  if (folder == "/dev" || std::filesystem::is_other(path, ignored))
+    throw IoError("cannot write '{}': it is a device or a FIFO; name a file", path.string());
+}
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   std::error_code ignored;

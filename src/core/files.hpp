@@ -1,4 +1,5 @@
-// File helpers: whole-file reading, durable writing, memory mapping, reads at any offset.
+// File helpers: whole-file reading, durable writing, memory mapping, reads at any offset; hashes
+// and checksums of contents.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,11 @@ void require_regular_file(const std::filesystem::path& path);
 /// old file or the new one, never a part. A file or symbolic link that is already at `path`.part is
 /// replaced, never written through. Throws IoError, also for a device, and then leaves no part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+/// Throws IoError when `path`, which a complete file is to be renamed to, names no regular file but
+/// a device, a FIFO or a socket, or anything directly in /dev: the rename would replace it, for all
+/// programs of the machine.
+void refuse_device(const std::filesystem::path& path);
 
 /// Flushes a file's or folder's data to the disk. Throws IoError.
 void sync_path(const std::filesystem::path& path);
@@ -83,5 +89,34 @@ class ReadFile {
   std::size_t size_ = 0;
   std::int64_t changed_ns_ = 0;  ///< st_mtim
 };
+
+// ---- contents
+
+/// A 64-bit hash of pieces of bytes in their order, at several GB/s. It finds changes made by
+/// mistake; it does not withstand an attacker.
+class ContentHash {
+ public:
+  /// Adds one piece; its size counts, so that ("ab", "c") and ("a", "bc") differ.
+  void add(const void* bytes, std::size_t size);
+  void add(std::string_view text) { add(text.data(), text.size()); }
+
+  /// The hash of all pieces so far.
+  std::uint64_t value() const;
+
+ private:
+  void mix(std::uint64_t word);
+
+  std::uint64_t state_ = 0x243f6a8885a308d3;  // the fraction of pi
+};
+
+/// CRC-32C (Castagnoli) of `bytes`, as RFC 3720 has it.
+std::uint32_t crc32c(std::string_view bytes);
+
+/// The checksum in TensorFlow's record files: crc32c(), masked so that a checksum of data with
+/// checksums in it stays a good one.
+std::uint32_t masked_crc32c(std::string_view bytes);
+
+/// How a protocol buffer stores the value of a field: the low three bits of the field's key.
+enum class WireType { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 }  // namespace trireme

@@ -1,7 +1,5 @@
 #include "core/philox.hpp"
 
-#include "core/normal.hpp"
-
 namespace trireme {
 
 double philox_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/text.hpp"
 
 namespace trireme::data {

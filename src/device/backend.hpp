@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/tensor.hpp"
 #include "kernels/operations.hpp"
 

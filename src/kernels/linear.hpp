@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "core/row_parts.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/fp8.hpp"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/normal.hpp"
+#include "core/philox.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "device/backend.hpp"
 #include "grid/layout.hpp"
 

@@ -6,8 +6,8 @@
 
 #include "comm/communicator.hpp"
 #include "comm/mpi/chunks.hpp"
-#include "core/dtype.hpp"
 #include "core/files.hpp"
+#include "core/tensor.hpp"
 #include "core/text.hpp"
 #include "deck/batch_sizes.hpp"
 #include "model/layers/block.hpp"

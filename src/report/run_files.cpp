@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "core/clock.hpp"
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

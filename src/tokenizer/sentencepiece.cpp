@@ -7,7 +7,6 @@
 #include <charconv>
 #include <string_view>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "tokenizer/tokenizer.hpp"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"

@@ -11,8 +11,8 @@
 #include <limits>
 #include <utility>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"
 

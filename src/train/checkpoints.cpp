@@ -10,7 +10,6 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "deck/describe.hpp"
 #include "train/startup/startup.hpp"

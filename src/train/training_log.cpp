@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "core/clock.hpp"
-#include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
 #include "train/startup/rank_output.hpp"

@@ -9,7 +9,6 @@
 #include "../message_of.hpp"
 #include "checkpoint/background_save.hpp"
 #include "checkpoint_fixture.hpp"
-#include "core/content_hash.hpp"
 #include "core/files.hpp"
 
 namespace trireme::checkpoint {

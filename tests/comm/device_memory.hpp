@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/cuda/check.hpp"
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::comm {
 

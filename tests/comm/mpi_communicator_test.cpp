@@ -9,10 +9,9 @@
 #include <utility>
 
 #include "comm/mpi/groups.hpp"
-#include "core/dtype.hpp"
 #include "core/error.hpp"
-#include "core/system/memory.hpp"
 #include "core/system/process.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::comm {
 namespace {

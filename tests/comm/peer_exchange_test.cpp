@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "comm/nccl/device_communicator.hpp"
-#include "core/cuda/flags.hpp"
+#include "core/cuda/driver.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"
 

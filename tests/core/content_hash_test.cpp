@@ -1,4 +1,4 @@
-#include "core/content_hash.hpp"
+#include "core/files.hpp"
 
 #include <gtest/gtest.h>
 

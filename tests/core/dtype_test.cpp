@@ -1,4 +1,4 @@
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,6 @@
 #include "../message_of.hpp"
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
-#include "core/system/output_names.hpp"
 
 namespace trireme {
 namespace {

@@ -7,8 +7,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/normal.hpp"
-
 namespace trireme {
 namespace {
 

@@ -7,7 +7,6 @@
 #include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/local/shard.hpp"
 #include "convert/huggingface/safetensors.hpp"
-#include "core/content_hash.hpp"
 #include "core/files.hpp"
 
 namespace trireme::fuzz {

@@ -1,6 +1,6 @@
 // Every host operation on 16-bit types: the results of fp32 arithmetic on the stored values,
 // rounded once.
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 #include <gtest/gtest.h>
 

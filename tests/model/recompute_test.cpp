@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 

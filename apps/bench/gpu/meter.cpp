@@ -6,7 +6,7 @@
 
 #include "bench/kernel_rows.hpp"
 #include "core/clock.hpp"
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::bench::gpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "grid/layout.hpp"
 
 namespace trireme::checkpoint::hdf5 {

@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "checkpoint/elements.hpp"
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "comm/mpi/stall_diagnostics.hpp"
-#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::comm {
 namespace {

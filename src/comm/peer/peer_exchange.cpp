@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/cuda/check.hpp"
-#include "core/cuda/flags.hpp"
+#include "core/cuda/driver.hpp"
 
 namespace trireme::comm {
 

@@ -6,9 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
 #include "core/philox.hpp"
-#include "core/row_parts.hpp"
+#include "core/tensor.hpp"
 
 struct CUstream_st;
 

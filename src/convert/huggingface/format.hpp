@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "deck/deck.hpp"
 #include "model/spec.hpp"
 

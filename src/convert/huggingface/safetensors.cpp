@@ -11,9 +11,9 @@
 #include <optional>
 #include <system_error>
 
-#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::convert::huggingface {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/files.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::convert::huggingface {
 

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "convert/megatron/foreign.hpp"
-#include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::convert::megatron {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::convert::torch {
 namespace {

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/files.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::convert::torch {
 

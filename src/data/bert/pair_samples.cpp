@@ -8,10 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "data/bert/sample.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "data/numpy.hpp"

@@ -11,7 +11,6 @@
 #include <memory>
 #include <utility>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

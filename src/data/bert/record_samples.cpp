@@ -6,8 +6,8 @@
 #include <bit>
 #include <utility>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/philox.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 

@@ -9,7 +9,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 
 namespace trireme::data {

@@ -1,5 +1,5 @@
 // The keys of the run, the model and its data.
-#include "core/normal.hpp"
+#include "core/philox.hpp"
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/cuda/check.hpp"
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 #include "kernels/host/compute.hpp"
 
 namespace trireme::device {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/attention/tiles.hpp"
 
 namespace trireme::kernels::cuda {

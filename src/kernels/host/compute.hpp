@@ -8,7 +8,6 @@
 #include <initializer_list>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/tensor.hpp"
 
 namespace trireme::kernels::host {

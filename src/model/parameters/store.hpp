@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/table.hpp"
 

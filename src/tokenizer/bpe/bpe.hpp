@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 struct pcre2_real_code_8;

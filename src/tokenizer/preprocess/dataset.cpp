@@ -16,7 +16,6 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/output_names.hpp"
 
 namespace trireme::tokenizer {
 namespace {

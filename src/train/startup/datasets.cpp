@@ -6,8 +6,8 @@
 #include <set>
 #include <sstream>
 
-#include "core/content_hash.hpp"
 #include "core/error.hpp"
+#include "core/files.hpp"
 #include "core/text.hpp"
 #include "data/bert/bert_split.hpp"
 #include "data/gpt/gpt_dataset.hpp"

@@ -5,7 +5,6 @@
 
 #include "comm/nccl/device_communicator.hpp"
 #include "core/files.hpp"
-#include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "kernels/host/compute.hpp"
 #include "plan/run_plan.hpp"

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "checkpoint/elements.hpp"
-#include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"
+#include "core/tensor.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme::train {

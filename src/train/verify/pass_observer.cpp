@@ -10,8 +10,8 @@
 #include <sstream>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/error.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/system/memory.hpp"
+#include "core/system/process.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "bert/bert_samples.hpp"
-#include "core/content_hash.hpp"
+#include "core/files.hpp"
 #include "data/split.hpp"
 
 namespace trireme::data {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "bert/bert_samples.hpp"
-#include "core/content_hash.hpp"
+#include "core/files.hpp"
 
 namespace trireme::data {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.hpp"
 #include "core/philox.hpp"
+#include "core/tensor.hpp"
 #include "device/backend.hpp"
 
 namespace trireme::kernels {

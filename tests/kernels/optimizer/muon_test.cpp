@@ -1,5 +1,5 @@
 #include "../kernel_testing.hpp"
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/optimizer.hpp"
 
 namespace trireme::kernels {

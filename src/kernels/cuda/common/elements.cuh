@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "core/cuda/check.hpp"
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/preconditions.hpp"
 
 namespace trireme {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/cuda/flags.hpp"
+#include "core/cuda/driver.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/preconditions.hpp"

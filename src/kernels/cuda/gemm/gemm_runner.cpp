@@ -1,6 +1,6 @@
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 
-#include "core/cuda/flags.hpp"
+#include "core/cuda/driver.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/plain.hpp"
 #include "kernels/cuda/preconditions.hpp"

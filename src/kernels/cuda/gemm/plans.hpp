@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/fp8.hpp"
 
 namespace trireme::kernels::cuda {

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/host/compute.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/optimizer.hpp"

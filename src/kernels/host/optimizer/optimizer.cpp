@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 #include "kernels/host/compute.hpp"
 #include "kernels/host/math.hpp"
 #include "kernels/preconditions.hpp"

@@ -4,7 +4,7 @@
 // some SMs slow a GEMM down by their share alone.
 #pragma once
 
-#include "core/row_parts.hpp"
+#include "core/tensor.hpp"
 #include "kernels/cuda/gemm/hopper/tiles.hpp"
 #include "kernels/cuda/hopper/barriers.cuh"
 #include "kernels/cuda/hopper/tma.cuh"

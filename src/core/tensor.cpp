@@ -1,9 +1,7 @@
-#include "core/dtype.hpp"
+#include "core/tensor.hpp"
 
 #include <algorithm>
 #include <cmath>
-
-#include "core/tensor.hpp"
 
 namespace trireme {
 
