@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "bench/commands.hpp"
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/clock.hpp"
 #include "core/text.hpp"
 #include "mpi_app.hpp"

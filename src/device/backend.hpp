@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/tensor.hpp"
+#include "kernels/cuda/decoding/pass_memory.hpp"
 #include "kernels/operations.hpp"
 
 namespace trireme::device {
@@ -167,5 +169,16 @@ std::size_t embedding_workspace(std::int64_t tokens, std::int64_t hidden);
 
 /// Bytes for sums over whole buffers: the loss, gradient norms, counts of zeros.
 std::size_t sum_workspace();
+
+/// The widths of a layer, for decoding_pass_bytes().
+using kernels::cuda::PassLayer;
+
+/// Bytes that a captured pass over one token of `layers` and an output projection to `vocab`
+/// logits allocates for its one kernel, at most: none on GPUs that have no such kernel.
+constexpr std::size_t decoding_pass_bytes(std::span<const PassLayer> layers, std::int64_t vocab) {
+  std::size_t bytes = kernels::cuda::kPassBytes + kernels::cuda::pass_step_bytes(vocab);
+  for (const PassLayer& layer : layers) bytes += kernels::cuda::pass_layer_bytes(layer);
+  return bytes;
+}
 
 }  // namespace trireme::device

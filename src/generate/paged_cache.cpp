@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "device/decoding_memory.hpp"
+#include "device/backend.hpp"
 
 namespace trireme::generate {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "comm/communicator.hpp"
-#include "comm/mpi/chunks.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/files.hpp"
 #include "core/tensor.hpp"
 #include "core/text.hpp"

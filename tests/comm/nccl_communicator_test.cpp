@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"
 

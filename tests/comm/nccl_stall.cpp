@@ -6,7 +6,7 @@
 #include <string_view>
 #include <thread>
 
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"
 #include "rank_gpu.hpp"

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/cuda/driver.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"

@@ -15,7 +15,6 @@
 #include "core/philox.hpp"
 #include "deck/load.hpp"
 #include "fixture.hpp"
-#include "model/families/gpt2.hpp"
 #include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "train/run_state.hpp"

@@ -5,7 +5,7 @@
 
 #include "core/philox.hpp"
 #include "device/backend.hpp"
-#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/parameters/store.hpp"
 #include "model/spec.hpp"
 

@@ -1,7 +1,7 @@
 // BERT on every layout against the serial model, dropout included.
 #include <gtest/gtest.h>
 
-#include "model/families/bert.hpp"
+#include "model/families/registry.hpp"
 #include "ranked_gpt.hpp"
 
 namespace trireme::test {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/families/bert.hpp"
+#include "model/families/registry.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 

@@ -1,7 +1,7 @@
 // Embeddings that are looked up in fp32 master weights (StageConfig::fp32_embedding).
 #include <gtest/gtest.h>
 
-#include "model/families/bert.hpp"
+#include "model/families/registry.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "model/families/llama.hpp"
+#include "model/families/registry.hpp"
 #include "serial_gpt.hpp"
 #include "tensors.hpp"
 #include "toy_family.hpp"

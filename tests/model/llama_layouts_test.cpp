@@ -2,7 +2,7 @@
 // included.
 #include <gtest/gtest.h>
 
-#include "model/families/llama.hpp"
+#include "model/families/registry.hpp"
 #include "ranked_gpt.hpp"
 
 namespace trireme::test {

@@ -1,5 +1,5 @@
 // The Llama family against independent models: tests/data/llama_reference/make_reference.py.
-#include "model/families/llama.hpp"
+#include "model/families/registry.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,7 @@
 #include <memory>
 
 #include "comm/mpi/groups.hpp"
-#include "model/families/gpt2.hpp"
-#include "model/families/llama.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "pipeline/executor.hpp"

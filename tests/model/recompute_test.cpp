@@ -1,5 +1,5 @@
 // Which layers are recomputed, and what that costs and saves on one rank.
-#include "model/stage/recompute.hpp"
+#include "model/stage/stage_memory.hpp"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "comm/communicator.hpp"
-#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
 

@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "core/error.hpp"
-#include "model/families/gpt2.hpp"
 #include "model/families/registry.hpp"
 #include "model/stage/pipeline_stage.hpp"
 #include "toy_family.hpp"

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 
 namespace trireme::model {

@@ -6,8 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "model/families/gpt2.hpp"
-#include "model/families/llama.hpp"
+#include "model/families/registry.hpp"
 #include "model/parameters/store.hpp"
 #include "model/spec.hpp"
 #include "tensors.hpp"

@@ -9,7 +9,7 @@
 
 #include "../model/tensors.hpp"
 #include "comm/communicator.hpp"
-#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 
 namespace trireme::test {

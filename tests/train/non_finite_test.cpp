@@ -9,7 +9,7 @@
 
 #include "comm/mpi/groups.hpp"
 #include "core/system/process.hpp"
-#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 #include "model/spec.hpp"
 
 namespace trireme::train {

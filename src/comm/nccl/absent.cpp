@@ -1,5 +1,5 @@
 // The device communicator's factory in a build without CUDA.
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/error.hpp"
 
 namespace trireme::comm {

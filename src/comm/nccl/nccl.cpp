@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 

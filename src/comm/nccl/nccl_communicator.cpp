@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "comm/nccl/device_communicator.hpp"
 #include "comm/nccl/nccl.hpp"
 #include "comm/peer/peer_exchange.hpp"
 

@@ -1,4 +1,4 @@
-#include "model/families/bert.hpp"
+#include "model/families/registry.hpp"
 
 #include <fmt/format.h>
 

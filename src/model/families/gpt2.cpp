@@ -1,4 +1,4 @@
-#include "model/families/gpt2.hpp"
+#include "model/families/registry.hpp"
 
 #include <fmt/format.h>
 

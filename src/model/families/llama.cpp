@@ -1,4 +1,4 @@
-#include "model/families/llama.hpp"
+#include "model/families/registry.hpp"
 
 #include <fmt/format.h>
 

@@ -4,9 +4,6 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "model/families/bert.hpp"
-#include "model/families/gpt2.hpp"
-#include "model/families/llama.hpp"
 
 namespace trireme::model {
 

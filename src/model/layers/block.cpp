@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "model/layers/decoding.hpp"
+#include "model/context.hpp"
 #include "model/layers/linear.hpp"
 
 namespace trireme::model {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/layers/decoding.hpp"
+#include "model/context.hpp"
 #include "model/layers/linear.hpp"
 
 namespace trireme::model {

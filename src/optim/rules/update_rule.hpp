@@ -8,7 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "deck/choices.hpp"
-#include "optim/sharding/gradient_reducer.hpp"
+#include "optim/sharding/communication.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
@@ -111,14 +111,7 @@ double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t columns);
 std::size_t muon_bytes(const model::Placement& placement, int data_ranks, int tensor_ranks,
                        const UpdateRuleConfig& config, const Precision& precision);
 
-/// The factories of the rules' own files.
-std::unique_ptr<UpdateRule> make_adamw(device::Backend& backend, const OwnedShard& shard,
-                                       const UpdateRuleConfig& config);
-std::unique_ptr<UpdateRule> make_sgd(device::Backend& backend, const OwnedShard& shard,
-                                     const UpdateRuleConfig& config);
-std::unique_ptr<UpdateRule> make_lamb(device::Backend& backend, const OwnedShard& shard,
-                                      const std::vector<model::Parameter>& table,
-                                      comm::Communicator& world, const UpdateRuleConfig& config);
+/// The factory of the rule that has its own file.
 std::unique_ptr<UpdateRule> make_muon(device::Backend& backend, const OwnedShard& shard,
                                       const OptimizerGroups& groups,
                                       const UpdateRuleConfig& config);

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.hpp"
 #include "comm/mpi/groups.hpp"
-#include "comm/nccl/device_communicator.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
 #include "pipeline/schedule.hpp"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "comm/nccl/device_communicator.hpp"
+#include "comm/communicator.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 #include "kernels/host/compute.hpp"

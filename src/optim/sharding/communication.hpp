@@ -1,4 +1,5 @@
-// Gradient reduction: from each rank's sums over its micro-batches to the whole model's gradient.
+// Gradient reduction, from each rank's sums over its micro-batches to the whole model's gradient;
+// gathering of updated weights; and the buffers that sharded matrices of layers pass through.
 #pragma once
 
 #include <memory>
@@ -8,10 +9,63 @@
 #include "comm/communicator.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/store.hpp"
-#include "optim/sharding/layer_buffers.hpp"
 #include "optim/sharding/shards.hpp"
 
 namespace trireme::optim {
+
+/// A ParameterBuffer of which each data rank keeps a shard (weights under ZeRO-3, gradients under
+/// ZeRO-2), and which holds whole layers in a few buffers in turn: the layer in each of these, and
+/// the collectives that read or write it.
+class LayerBuffers {
+ public:
+  /// All must outlive this. With `overlap`, collectives overlap with passes.
+  LayerBuffers(device::Backend& backend, const model::Placement& placement,
+               const model::ParameterBuffer& memory, comm::Communicator& data, const Shards& shards,
+               bool overlap)
+      : backend(backend),
+        memory(memory),
+        data(data),
+        shards(shards),
+        overlap(overlap),
+        contents(memory.buffers()),
+        placement_(placement) {}
+
+  /// The layer in a buffer, and the collectives on it that run.
+  struct Content {
+    Range matrices;
+    std::vector<std::unique_ptr<comm::Request>> requests;
+
+    /// Waits for the collectives.
+    void wait() {
+      for (const auto& request : requests) request->wait();
+      requests.clear();
+    }
+  };
+  /// The buffer of the layer whose matrices these are.
+  Content& content_of(const Range& matrices) {
+    return contents[placement_.layer_at(matrices.begin) % contents.size()];
+  }
+
+  /// This rank's part of `bucket` in the layer's buffer, and where it is kept.
+  Tensor passing(const Range& bucket) const { return memory.at(owned(bucket)); }
+  Tensor kept(const Range& bucket) const {
+    return memory.own(owned(bucket), shards.state_offset(bucket));
+  }
+
+  device::Backend& backend;
+  const model::ParameterBuffer& memory;
+  comm::Communicator& data;
+  const Shards& shards;
+  const bool overlap;
+  std::vector<Content> contents;  ///< of each buffer
+
+ private:
+  Range owned(const Range& bucket) const { return shards.owned_of(bucket, data.rank()); }
+
+  const model::Placement& placement_;
+};
+
+// ---- reduction of gradients
 
 /// ZeRO-2: reduce-scatters the gradients of a layer's matrices after each backward pass through the
 /// layer, and keeps the shard that this rank owns. Before a pass, the kept shard is copied into the
@@ -125,6 +179,66 @@ class GradientReducer {
       sequence_ranges_;        ///< of the flat buffers, ascending: Parameter::sequence_parallel
   std::size_t unreduced_ = 0;  ///< the first buckets, whose reduction was not started
   std::vector<std::unique_ptr<comm::Request>> requests_;
+};
+
+// ---- gathering of weights, before passes read what each data rank updated
+
+/// ZeRO-3: all-gathers the matrices of a layer, of which each data rank keeps a shard, into the
+/// layer's buffer before passes read them; they stay until another layer uses the buffer.
+/// Collective over the data ranks, which make the same calls. Source: Rajbhandari et al. (2020),
+/// section 5.3.
+class LayerWeightGather {
+ public:
+  /// All must outlive this. With `overlap`, the gather of the next layer overlaps with a pass.
+  LayerWeightGather(device::Backend& backend, const model::Placement& placement,
+                    const model::ParameterBuffer& weights, comm::Communicator& data,
+                    const Shards& shards, bool overlap)
+      : layers_(backend, placement, weights, data, shards, overlap) {}
+
+  /// Before a pass reads the weights of `matrices`, those of one layer: gathers them and waits.
+  void gather(const Range& matrices);
+  /// With `overlap`, starts to gather `matrices`, unless that overwrites the buffer of `in_use`.
+  /// Either may be empty.
+  void prefetch(const Range& matrices, const Range& in_use);
+  /// Marks all buffers as stale: the kept shards are about to change.
+  void invalidate();
+
+ private:
+  void start(const Range& matrices);
+
+  LayerBuffers layers_;
+};
+
+/// Gathers updated buckets over the data ranks (ZeRO-1), and copies the tied embedding to the last
+/// stage. Sharded weights of matrices (ZeRO-3) are gathered layer by layer before passes.
+class WeightGatherer {
+ public:
+  /// All must outlive it; `embedding` as in OptimizerGroups. With `overlap`, gathers are overlapped
+  /// with updates and with the passes that follow.
+  WeightGatherer(device::Backend& backend, model::ParameterStore& parameters,
+                 comm::Communicator& data, comm::Communicator* embedding, const Shards& shards,
+                 bool overlap);
+
+  /// Starts to gather bucket `index`, whose owned part was updated. Collective over the data
+  /// ranks.
+  void updated(std::size_t index);
+  /// After the last bucket: waits for all gathers, or with `overlap` leaves that to before_use().
+  /// Collective over the data and embedding groups.
+  void finish_update();
+  /// As ParameterHooks. Collective over the data ranks under ZeRO-3.
+  void before_use(const Range& range, const Range& next);
+
+ private:
+  /// Waits for the running gathers of buckets with elements in `range`.
+  void wait_for(const Range& range);
+
+  model::ParameterStore& parameters_;
+  comm::Communicator& data_;
+  comm::Communicator* embedding_;
+  const Shards& shards_;
+  bool overlap_;
+  std::optional<LayerWeightGather> layers_;               ///< ZeRO-3
+  std::vector<std::unique_ptr<comm::Request>> requests_;  ///< by bucket; null when waited for
 };
 
 }  // namespace trireme::optim
