@@ -42,7 +42,7 @@ enum class DropoutSite : std::uint32_t { embedding = 0, attention = 1, projectio
 /// Dropout of one site for one sample, keyed by the logical element, never by rank: no layout
 /// changes a mask. Element e of the site (position * hidden + feature) is dropped when its 32-bit
 /// word is below probability * 2^32; kept elements are scaled by 1 / (1 - probability). Attention,
-/// whose e is (head * s + query) * s + key, draws otherwise: kernels/attention_mask.hpp.
+/// whose e is (head * s + query) * s + key, draws otherwise: kernels/attention.hpp.
 struct DropoutStream {
   std::uint64_t seed = 0;
   /// Index of the sample in the run (consumed samples before it), below 2^48.

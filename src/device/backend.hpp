@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/tensor.hpp"
-#include "kernels/cuda/decoding/pass_memory.hpp"
+#include "kernels/cuda/workspace.hpp"
 #include "kernels/operations.hpp"
 
 namespace trireme::device {

@@ -7,8 +7,8 @@
 
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
-#include "kernels/gelu.hpp"
-#include "kernels/layernorm.hpp"
+#include "kernels/linear.hpp"
+#include "kernels/norms.hpp"
 
 namespace trireme::kernels {
 

@@ -3,17 +3,13 @@
 #pragma once
 
 #include "kernels/attention.hpp"
-#include "kernels/cross_entropy.hpp"
 #include "kernels/decoding.hpp"
-#include "kernels/dropout.hpp"
-#include "kernels/embedding.hpp"
 #include "kernels/fp8.hpp"
-#include "kernels/gelu.hpp"
-#include "kernels/layernorm.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/norms.hpp"
 #include "kernels/optimizer.hpp"
-#include "kernels/random.hpp"
 #include "kernels/rotary.hpp"
+#include "kernels/vocabulary.hpp"
 
 /// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:
 /// host::name(args) on the host, a method of GemmRunner on CUDA, which chooses the algorithm.

@@ -6,7 +6,7 @@
 #include "deck/batch_sizes.hpp"
 #include "deck/load.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/layernorm.hpp"
+#include "kernels/norms.hpp"
 
 namespace trireme::plan {
 namespace {

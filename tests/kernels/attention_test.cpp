@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "kernel_testing.hpp"
-#include "kernels/attention_mask.hpp"
 
 namespace trireme::kernels {
 namespace {

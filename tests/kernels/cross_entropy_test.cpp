@@ -1,4 +1,4 @@
-#include "kernels/cross_entropy.hpp"
+#include "kernels/vocabulary.hpp"
 
 #include "kernel_testing.hpp"
 

@@ -1,7 +1,7 @@
-#include "kernels/embedding.hpp"
+#include "kernels/vocabulary.hpp"
 
 #include "kernel_testing.hpp"
-#include "kernels/host/dropout_mask.hpp"
+#include "kernels/host/compute.hpp"
 
 namespace trireme::kernels {
 namespace {

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "kernel_testing.hpp"
-#include "kernels/gelu.hpp"
 #include "kernels/linear.hpp"
 
 namespace trireme::kernels {

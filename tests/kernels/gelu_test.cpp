@@ -1,7 +1,6 @@
-#include "kernels/gelu.hpp"
+#include "kernels/linear.hpp"
 
 #include "kernel_testing.hpp"
-#include "kernels/linear.hpp"
 
 namespace trireme::kernels {
 namespace {

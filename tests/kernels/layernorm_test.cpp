@@ -1,4 +1,4 @@
-#include "kernels/layernorm.hpp"
+#include "kernels/norms.hpp"
 
 #include "kernel_testing.hpp"
 

@@ -1,6 +1,5 @@
 #include "kernels/linear.hpp"
 #include "kernel_testing.hpp"
-#include "kernels/gelu.hpp"
 
 namespace trireme::kernels {
 namespace {

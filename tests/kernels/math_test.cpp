@@ -1,4 +1,4 @@
-#include "kernels/host/math.hpp"
+#include "kernels/host/compute.hpp"
 
 #include "kernel_testing.hpp"
 

@@ -12,13 +12,10 @@
 
 #include "core/philox.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/cross_entropy.hpp"
-#include "kernels/dropout.hpp"
-#include "kernels/embedding.hpp"
-#include "kernels/gelu.hpp"
-#include "kernels/layernorm.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/norms.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/vocabulary.hpp"
 
 namespace trireme::kernels {
 namespace {

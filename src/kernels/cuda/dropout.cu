@@ -2,9 +2,9 @@
 // in half precision, bias_dropout_residual 6, and 8 with the layer normalisation that follows,
 // which alone would read 2 of them again. With dropout the first is about as much bound by the
 // drawing.
-#include "kernels/dropout.hpp"
+#include "kernels/norms.hpp"
 
-#include "kernels/cuda/common/dropout_mask.cuh"
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/normalize.cuh"
 

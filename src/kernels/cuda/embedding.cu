@@ -1,13 +1,12 @@
 // Bound by bytes: the look-up moves 4 bytes an element in half precision (the rows of frequent
 // tokens come from the caches), position_dropout 4, position_backward reads 2. embedding_backward:
 // see there.
-#include "kernels/embedding.hpp"
+#include "kernels/vocabulary.hpp"
 
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/common/arithmetic.hpp"
-#include "kernels/cuda/common/dropout_mask.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/workspace.hpp"
 

@@ -3,9 +3,8 @@
 
 #include "kernels/cuda/common/normalize.cuh"
 #include "kernels/cuda/common/partials.hpp"
-#include "kernels/cuda/layernorm_rows.cuh"
 #include "kernels/cuda/workspace.hpp"
-#include "kernels/layernorm.hpp"
+#include "kernels/norms.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

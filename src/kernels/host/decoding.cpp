@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/host/compute.hpp"
-#include "kernels/host/math.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/gelu.hpp"
 #include "kernels/host/compute.hpp"
+#include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/host/compute.hpp"
-#include "kernels/host/math.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

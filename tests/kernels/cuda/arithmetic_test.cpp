@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/cuda/common/arithmetic.hpp"
-#include "kernels/cuda/common/dropout_mask.cuh"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {

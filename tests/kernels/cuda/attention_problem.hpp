@@ -9,7 +9,6 @@
 #include "attention/documents_testing.hpp"
 #include "device_testing.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/attention_mask.hpp"
 #include "kernels/cuda/workspace.hpp"
 #include "kernels/host/compute.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "device_testing.hpp"
 #include "hopper/primitives.hpp"
-#include "kernels/cuda/gemm/plain.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 
 namespace trireme::kernels {
 namespace {

@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "device_testing.hpp"
-#include "kernels/cuda/gemm/plain.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels {

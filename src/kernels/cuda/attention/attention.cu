@@ -3,11 +3,9 @@
 #include <initializer_list>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/attention/hopper/backward_tiles.hpp"
 #include "kernels/cuda/attention/hopper/tiles.hpp"
-#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
-#include "kernels/cuda/common/dropout_mask.cuh"
+#include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/preconditions.hpp"

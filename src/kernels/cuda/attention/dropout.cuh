@@ -1,7 +1,7 @@
 // Dropout of attention probabilities: the decisions of a warp's fragments as bits.
 #pragma once
 
-#include "kernels/attention_mask.hpp"
+#include "kernels/attention.hpp"
 #include "kernels/cuda/attention/tiles.hpp"
 
 namespace trireme::kernels::cuda {

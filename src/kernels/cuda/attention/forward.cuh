@@ -7,7 +7,6 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/dropout.cuh"
-#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/attention/rows.cuh"

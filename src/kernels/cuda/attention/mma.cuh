@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/tiles.hpp"
-#include "kernels/cuda/common/async_copies.cuh"
+#include "kernels/cuda/common/elements.cuh"
 
 namespace trireme::kernels::cuda {
 

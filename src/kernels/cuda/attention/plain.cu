@@ -1,9 +1,179 @@
-#include "kernels/cuda/attention/plain.cuh"
+// Attention on CUDA cores, 64 x 64 tiles of scores at a time: for fp32, and for prompts that follow
+// cached keys. A block has 16 x 16 threads; thread (y, x) holds rows 4 y .. 4 y + 3 and columns x +
+// 16 j of every tile. Bound by GEMMs: they run at the speed of fp32 multiply-adds fed from
+// shared memory.
+#include <cmath>
 
-#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
+#include "kernels/cuda/attention/tiles.hpp"
+#include "kernels/cuda/common/elements.cuh"
 
 namespace trireme::kernels::cuda {
+
+inline constexpr int kPlainTile = 64;
+inline constexpr int kPlainThreads = 256;
+
+/// A matrix of `rows` rows of d elements, `stride` apart.
+template <typename T>
+struct HeadRows {
+  T* data;
+  std::int64_t stride;
+  int rows;
+  int d;
+
+  /// Element (row, column), 0 outside.
+  __device__ float at(int row, int column) const {
+    return row < rows && column < d ? to_float(data[row * stride + column]) : 0.0f;
+  }
+  /// The rows from `begin` on.
+  __device__ HeadRows from(int begin) const {
+    return {data + begin * stride, stride, rows - begin, d};
+  }
+};
+
+/// Shared memory of a block: two operands' slices, and one tile of weights.
+struct PlainMemory {
+  static constexpr int kSlice = 16;
+  float rows[kPlainTile][kSlice + 1];
+  float columns[kPlainTile][kSlice + 1];
+  float weights[kPlainTile][kPlainTile + 1];
+};
+
+/// This thread's rows and first column.
+struct PlainPlace {
+  int row = threadIdx.x / 16 * 4;
+  int column = threadIdx.x % 16;
+};
+
+/// tile = A B^T: rows 0 .. 63 of A by rows 0 .. 63 of B.
+template <typename T>
+__device__ void plain_gemms(float (&tile)[4][4], const HeadRows<const T>& a,
+                            const HeadRows<const T>& b, PlainMemory& memory) {
+  const PlainPlace place;
+  for (auto& row : tile)
+    for (float& value : row) value = 0.0f;
+  for (int begin = 0; begin < a.d; begin += PlainMemory::kSlice) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < kPlainTile * PlainMemory::kSlice; i += kPlainThreads) {
+      const int row = i / PlainMemory::kSlice, k = i % PlainMemory::kSlice;
+      memory.rows[row][k] = a.at(row, begin + k);
+      memory.columns[row][k] = b.at(row, begin + k);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < PlainMemory::kSlice; ++k)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float column = memory.columns[place.column + 16 * j][k];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          tile[i][j] = fmaf(memory.rows[place.row + i][k], column, tile[i][j]);
+      }
+  }
+}
+
+/// sum += W B: W the 64 x 64 tile that all threads hold parts of, B rows 0 .. 63.
+template <typename T, int kColumns>
+__device__ void plain_add_weighted(float (&sum)[4][kColumns], const float (&tile)[4][4],
+                                   const HeadRows<const T>& b, PlainMemory& memory) {
+  const PlainPlace place;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) memory.weights[place.row + i][place.column + 16 * j] = tile[i][j];
+  __syncthreads();
+  for (int k = 0; k < kPlainTile && k < b.rows; ++k) {
+    float weight[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weight[i] = memory.weights[place.row + i][k];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      // Sixteen threads read 16 neighbours, the other halves of the warps the same: from L1.
+      const float value = b.at(k, place.column + 16 * c);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i][c] = fmaf(weight[i], value, sum[i][c]);
+    }
+  }
+}
+
+/// Attention of the 64 queries of block blockIdx.x % blocks, head blockIdx.x / blocks: online
+/// softmax over tiles of keys. Query i attends to keys first_keys(i) .. past + i, or to all from
+/// first_keys(i) on. `factor(query, key)` multiplies probabilities, `finish(query, lse)` takes the
+/// log-sum-exp.
+template <typename T, int kColumns, typename Factor, typename Finish>
+__device__ void plain_attend(const HeadRows<const T>& q, const HeadRows<const T>& k,
+                             const HeadRows<const T>& v, const HeadRows<T>& out, int query_begin,
+                             int past, bool causal, const FirstKeys& first_keys, float scale,
+                             PlainMemory& memory, const Factor& factor, const Finish& finish) {
+  const PlainPlace place;
+  float largest[4], total[4], sum[4][kColumns] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    largest[i] = -INFINITY;
+    total[i] = 0.0f;
+  }
+  const int end = causal ? min(k.rows, past + query_begin + kPlainTile) : k.rows;
+  const int first_tile = first_keys.first_key_tile(query_begin, kPlainTile);
+  for (int key_begin = first_tile * kPlainTile; key_begin < end; key_begin += kPlainTile) {
+    float tile[4][4];
+    plain_gemms<T>(tile, q.from(query_begin), k.from(key_begin), memory);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = query_begin + place.row + i;
+      float most = largest[i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int key = key_begin + place.column + 16 * j;
+        const bool seen =
+            key < k.rows && (!causal || key <= past + query) && !first_keys.hide(query, key);
+        tile[i][j] = seen ? tile[i][j] * scale : -INFINITY;
+        most = fmaxf(most, tile[i][j]);
+      }
+#pragma unroll
+      for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+      // A query whose document begins behind this tile has seen nothing yet.
+      const float finite = most == -INFINITY ? 0.0f : most;
+      const float correction = expf(largest[i] - finite);
+      largest[i] = most;
+      total[i] *= correction;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) sum[i][c] *= correction;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float probability = expf(tile[i][j] - finite);
+        total[i] += probability;
+        tile[i][j] = probability > 0.0f
+                         ? probability * factor(query, key_begin + place.column + 16 * j)
+                         : 0.0f;
+      }
+    }
+    plain_add_weighted<T>(sum, tile, v.from(key_begin), memory);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) total[i] += __shfl_xor_sync(~0u, total[i], step);
+    const int query = query_begin + place.row + i;
+    if (query >= q.rows) continue;
+    if (place.column == 0) finish(query, largest[i] + logf(total[i]));
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = place.column + 16 * c;
+      if (column < out.d)
+        out.data[query * out.stride + column] = from_float<T>(sum[i][c] / total[i]);
+    }
+  }
+}
+
+/// Calls function(integral_constant kColumns) with the columns that a thread holds of rows of d.
+template <typename Function>
+void dispatch_columns(int d, Function&& function) {
+  if (d <= 64) return function(std::integral_constant<int, 4>());
+  if (d <= 128) return function(std::integral_constant<int, 8>());
+  function(std::integral_constant<int, 16>());
+}
+
 namespace {
 
 __device__ HeadRows<const float> qkv_rows(const float* qkv, const AttentionSizes& sizes, int task,

@@ -1,7 +1,6 @@
 // Rows of heads in memory, and the documents that the tiles of rows meet.
 #pragma once
 
-#include "kernels/cuda/attention/documents.hpp"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/tiles.hpp"
 #include "kernels/cuda/common/elements.cuh"

@@ -3,11 +3,11 @@
 // backward pass reads and writes it once, in place; both together do no more: a row waits in shared
 // memory, while the next one comes, or, where two do not fit, in the L2 cache. The loss is a
 // sum over tokens alone.
-#include "kernels/cross_entropy.hpp"
+#include "kernels/vocabulary.hpp"
 
 #include <cstdio>
 
-#include "kernels/cuda/common/async_copies.cuh"
+#include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/context.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/decoding/cache_parameters.cuh"
+#include "kernels/cuda/decoding/attention_keys.cuh"
 #include "kernels/cuda/decoding/launch.cuh"
 #include "kernels/decoding.hpp"
 

@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/gelu.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/cuda/check.hpp"
-#include "kernels/cuda/decoding/pass_memory.hpp"
 #include "kernels/cuda/preconditions.hpp"
+#include "kernels/cuda/workspace.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

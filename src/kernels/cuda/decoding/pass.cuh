@@ -1,7 +1,6 @@
 // One token through all layers in one kernel: see pass.hpp.
 #pragma once
 
-#include "kernels/cuda/decoding/pass_ring.cuh"
 #include "kernels/cuda/decoding/pass_work.cuh"
 
 namespace trireme::kernels::cuda {

@@ -1,6 +1,7 @@
 // GEMMs on GPUs, through cuBLASLt and own kernels for Hopper.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -66,5 +67,15 @@ class GemmRunner {
 
   std::unique_ptr<Chooser> chooser_;
 };
+
+// ---- the GEMM for whatever cuBLASLt has no kernel for, and random operands to time it with
+
+/// The GEMM of args, of any size and alignment, each element summed in fp32 in the order of k.
+/// Correct rather than quick.
+void gemm_plain(const Gemm& args, const Context& context);
+
+/// Writes numbers between -1 and 1 over `tensor`: zeros would cost the GPU less power, and so run
+/// faster, than what is multiplied later.
+void fill_random(const Tensor& tensor, std::uint64_t seed, const Context& context);
 
 }  // namespace trireme::kernels::cuda

@@ -4,7 +4,7 @@
 
 #include "core/philox.hpp"
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/gemm/plain.hpp"
+#include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/preconditions.hpp"
 
 namespace trireme::kernels::cuda {

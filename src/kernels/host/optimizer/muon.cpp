@@ -6,7 +6,6 @@
 
 #include "core/tensor.hpp"
 #include "kernels/host/compute.hpp"
-#include "kernels/host/math.hpp"
 #include "kernels/optimizer.hpp"
 #include "kernels/preconditions.hpp"
 

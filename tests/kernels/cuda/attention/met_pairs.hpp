@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/attention/documents.hpp"
 #include "kernels/cuda/attention/tiles.hpp"
 
 namespace trireme::kernels::cuda {

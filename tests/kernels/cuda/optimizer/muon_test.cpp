@@ -1,6 +1,6 @@
 #include "../workbench.hpp"
-#include "kernels/cross_entropy.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/vocabulary.hpp"
 
 namespace trireme::kernels {
 namespace {

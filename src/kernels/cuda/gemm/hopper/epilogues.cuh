@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/common/elements.cuh"
-#include "kernels/cuda/common/silu.cuh"
+#include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/gemm/hopper/mainloop.cuh"
 #include "kernels/cuda/hopper/tma.cuh"
 

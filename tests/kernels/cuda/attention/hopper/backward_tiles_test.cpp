@@ -1,4 +1,4 @@
-#include "kernels/cuda/attention/hopper/backward_tiles.hpp"
+#include "kernels/cuda/attention/hopper/tiles.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,8 @@
-#include "kernels/gelu.hpp"
+#include "kernels/linear.hpp"
 
 #include <cmath>
 
 #include "kernels/host/compute.hpp"
-#include "kernels/host/math.hpp"
-#include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::host {

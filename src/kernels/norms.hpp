@@ -1,4 +1,5 @@
-// Dropout keyed by the logical element.
+// Layer and RMS normalisation; and what comes before it at the end of a sublayer: bias, dropout,
+// residual sum.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,65 @@
 #include "core/philox.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
-#include "kernels/layernorm.hpp"
 
 namespace trireme::kernels {
+
+namespace cuda {
+/// The widest rows that the kernels for GPUs normalise.
+inline constexpr std::int64_t kMaxRowColumns = 16384;
+}  // namespace cuda
+
+/// `layer`: Ba, Kiros, Hinton, "Layer normalization" (2016). `rms`: without mean and bias, rstd = 1
+/// / sqrt(mean(x^2) + eps) and out = x * rstd * weight, whose tensors mean, bias and dbias stay
+/// empty: Zhang, Sennrich, "Root mean square layer normalization" (2019).
+enum class NormKind { layer, rms };
+
+/// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
+/// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the accumulation type. On CUDA
+/// h is at most kMaxRowColumns. Statistics are accumulated in double on the host.
+struct LayerNormForward {
+  Tensor x;
+  Tensor weight;
+  Tensor bias;
+  Tensor out;
+  Tensor mean;
+  Tensor rstd;
+  double eps = 1e-5;
+  NormKind kind = NormKind::layer;
+};
+
+/// Adds the input gradient to dx (which already holds the gradient of the residual branch), and
+/// adds to dweight and dbias. dout, x, dx [T, h]; mean, rstd [T], dweight, dbias [h] of the
+/// accumulation type; weight [h]. When given, dx_sum [h] of the accumulation type gets the column
+/// sums of the new dx added, before they are rounded: the gradient of a bias that was added to x.
+/// The order of all sums is fixed. When given, out [T, h] gets the result of the forward pass
+/// again, bit by bit, for which bias [h] is needed, too: x is at hand, so that costs a write.
+struct LayerNormBackward {
+  Tensor dout;
+  Tensor x;
+  Tensor weight;
+  Tensor mean;
+  Tensor rstd;
+  Tensor dx;
+  Tensor dweight;
+  Tensor dbias;
+  Tensor dx_sum;
+  Tensor out;
+  Tensor bias;
+  NormKind kind = NormKind::layer;
+};
+
+namespace host {
+void layernorm_forward(const LayerNormForward& args);
+void layernorm_backward(const LayerNormBackward& args);
+}  // namespace host
+
+namespace cuda {
+void layernorm_forward(const LayerNormForward& args, const Context& context);
+void layernorm_backward(const LayerNormBackward& args, const Context& context);
+}  // namespace cuda
+
+// ---- dropout, keyed by the logical element
 
 /// Dropout of one site of one micro-batch. Sample j of the micro-batch is sample `first_sample + j`
 /// of the run; element numbers are those of DropoutStream. Kept elements are scaled by 1 / (1 -
@@ -67,4 +124,5 @@ void dropout_backward(const DropoutBackward& args, const Context& context);
 void bias_dropout_residual(const BiasDropoutResidual& args, const Context& context);
 void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args, const Context& context);
 }  // namespace cuda
+
 }  // namespace trireme::kernels
