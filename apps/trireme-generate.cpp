@@ -6,9 +6,7 @@
 #include "generate/batch_generator.hpp"
 #include "generate/beam_search.hpp"
 #include "generate/decoder.hpp"
-#include "generate/dialogue.hpp"
 #include "generate/generator.hpp"
-#include "generate/options.hpp"
 #include "generate/texts.hpp"
 #include "model_options.hpp"
 

@@ -3,7 +3,6 @@
 
 #include "app.hpp"
 #include "bench/commands.hpp"
-#include "bench/gpu/meter.hpp"
 #include "bench/kernel_rows.hpp"
 
 namespace trireme::bench {

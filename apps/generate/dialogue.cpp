@@ -1,4 +1,4 @@
-#include "generate/dialogue.hpp"
+#include "generate/texts.hpp"
 
 #include <atomic>
 #include <cerrno>
@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "generate/batch_generator.hpp"
-#include "generate/texts.hpp"
 
 #ifdef TRIREME_WITH_EDIT
 #include <editline/readline.h>

@@ -1,8 +1,9 @@
 #include "generate/texts.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <array>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/files.hpp"
@@ -10,6 +11,155 @@
 #include "tokenizer/utf8.hpp"
 
 namespace trireme {
+namespace {
+
+std::int64_t at_least_one(const po::variables_map& values, const char* option) {
+  const auto value = values[option].as<std::int64_t>();
+  if (value < 1 || value > 1'000'000'000)
+    throw UsageError("--{} {}: expected 1 to 1000000000", option, value);
+  return value;
+}
+
+}  // namespace
+
+po::options_description work_options() {
+  po::options_description options("Prompts and output");
+  options.add_options()  //
+      ("prompt", po::value<std::vector<std::string>>()->value_name("TEXT"),
+       "a text to continue; may be repeated")  //
+      ("input", po::value<std::string>()->value_name("FILE"),
+       "a file with a prompt per line, empty lines are skipped; *.jsonl: JSON lines with a "
+       "\"prompt\"; - is standard input")                                   //
+      ("unconditional", po::bool_switch(), "start new documents")           //
+      ("interactive", po::bool_switch(), "read prompts from the terminal")  //
+      ("samples", po::value<std::int64_t>()->default_value(1)->value_name("N"),
+       "continuations per prompt (elsewhere num_return_sequences, n)")  //
+      ("batch", po::value<std::int64_t>()->default_value(8)->value_name("N"),
+       "sequences at a time; changes their texts by rounding alone")  //
+      ("cache", po::value<std::int64_t>()->value_name("N"),
+       "positions that the KV cache holds, over all sequences: those that do not fit wait; "
+       "default: "
+       "the whole context of each, on a GPU what its memory holds")  //
+      ("output", po::value<std::string>()->value_name("FILE"),
+       "write to this file instead of standard output")  //
+      ("json", po::bool_switch(),
+       "print a JSON object per continuation: prompt, text (added), tokens (ids of the text), "
+       "finished (whether the document ended), stop (eod, tokens, context or stop)")  //
+      ("logprobs", po::value<int>()->value_name("N"),
+       "with --json: the log-probability of each token, and the N most likely ones in its place");
+  return options;
+}
+
+po::options_description sampling_options() {
+  const generate::Sampling defaults;
+  po::options_description options("Sampling");
+  options.add_options()  //
+      ("tokens", po::value<std::int64_t>()->default_value(64)->value_name("N"),
+       "maximum of tokens to add (elsewhere max_new_tokens, out-seq-length); fewer if the document "
+       "ends or the model's context is full")  //
+      ("stop", po::value<std::vector<std::string>>()->value_name("TEXT"),
+       "end where the text has this, which is left out; may be repeated")  //
+      ("greedy", po::bool_switch(), "always take the most likely token")   //
+      ("temperature", po::value<double>()->default_value(defaults.temperature)->value_name("X"),
+       "divide the logits by X: below 1 less varied, above 1 more varied")  //
+      ("top-k", po::value<std::int64_t>()->default_value(defaults.top_k)->value_name("K"),
+       "keep the K most likely tokens; 0 keeps all")  //
+      ("top-p", po::value<double>()->default_value(defaults.top_p)->value_name("P"),
+       "then keep the smallest set of most likely tokens whose probability exceeds P; 1 keeps "
+       "all")  //
+      ("min-p", po::value<double>()->default_value(defaults.min_p)->value_name("P"),
+       "then keep tokens at least P times as likely as the most likely one; 0 keeps all")  //
+      ("repetition-penalty",
+       po::value<double>()->default_value(defaults.repetition_penalty)->value_name("X"),
+       "lower the logits of tokens that the text has: positive ones are divided by X, others "
+       "multiplied; 1: none")  //
+      ("seed",
+       po::value<std::int64_t>()
+           ->default_value(static_cast<std::int64_t>(defaults.seed))
+           ->value_name("S"),
+       "seed; random numbers depend only on it, the sample and the position")  //
+      ("beams", po::value<int>()->value_name("N"),
+       "beam search with N beams instead of sampling (elsewhere num_beams, beam_width)")  //
+      ("length-penalty", po::value<double>()->default_value(1.0)->value_name("X"),
+       "beam search: log-probabilities are divided by length^X")  //
+      ("recompute", po::bool_switch(),
+       "recompute all positions for each token instead of using the KV cache");
+  return options;
+}
+
+generate::Sampling sampling_of(const po::variables_map& values) {
+  const generate::Sampling sampling{
+      .greedy = values["greedy"].as<bool>(),
+      .temperature = values["temperature"].as<double>(),
+      .top_k = values["top-k"].as<std::int64_t>(),
+      .top_p = values["top-p"].as<double>(),
+      .min_p = values["min-p"].as<double>(),
+      .repetition_penalty = values["repetition-penalty"].as<double>(),
+      .seed = static_cast<std::uint64_t>(values["seed"].as<std::int64_t>())};
+  generate::check_sampling(sampling);
+  if (sampling.greedy)
+    for (const char* option : {"temperature", "top-k", "top-p", "min-p", "seed", "samples"})
+      if (!values[option].defaulted())
+        throw UsageError("--{} has no effect with --greedy, which does not sample", option);
+  return sampling;
+}
+
+void check_options(const po::variables_map& values) {
+  for (const char* option : {"samples", "batch", "tokens"}) at_least_one(values, option);
+  if (values.count("cache")) {
+    at_least_one(values, "cache");
+    if (values["recompute"].as<bool>()) throw UsageError("--recompute has no cache");
+  }
+  const auto together = [&](const char* a, const char* b) {
+    throw UsageError("--{} and --{}: give one of them", a, b);
+  };
+  const bool interactive = values["interactive"].as<bool>();
+  for (const char* source : {"prompt", "input"}) {
+    if (!values.count(source)) continue;
+    if (interactive) together(source, "interactive");
+    if (values["unconditional"].as<bool>()) together(source, "unconditional");
+  }
+  if (values.count("prompt") && values.count("input")) together("prompt", "input");
+  if (interactive) {
+    for (const char* option : {"output", "logprobs"})
+      if (values.count(option)) together(option, "interactive");
+    if (values["json"].as<bool>()) together("json", "interactive");
+    if (!values["samples"].defaulted()) together("samples", "interactive");
+  }
+  if (values.count("output")) {
+    std::vector<std::string> inputs;
+    for (const char* option : {"input", "checkpoint", "vocab", "merges", "model"})
+      if (values.count(option)) inputs.push_back(values[option].as<std::string>());
+    refuse_device(output_of(values, "output", inputs));
+  }
+  if (values.count("stop"))
+    for (const std::string& text : values["stop"].as<std::vector<std::string>>())
+      if (text.empty()) throw UsageError("--stop: must not be empty, since every text has that");
+  if (values.count("logprobs")) {
+    if (!values["json"].as<bool>()) throw UsageError("--logprobs belongs to --json");
+    if (const int count = values["logprobs"].as<int>(); count < 0 || count > 1000)
+      throw UsageError("--logprobs {}: expected 0 to 1000", count);
+  }
+  if (!values.count("beams")) {
+    if (!values["length-penalty"].defaulted())
+      throw UsageError("--length-penalty belongs to --beams");
+    return;
+  }
+  const int beams = values["beams"].as<int>();
+  if (beams < 1 || beams > 1000) throw UsageError("--beams {}: expected 1 to 1000", beams);
+  for (const char* option :
+       {"temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed"})
+    if (!values[option].defaulted())
+      throw UsageError("--{} has no effect with --beams, which does not sample", option);
+  if (values["greedy"].as<bool>()) together("greedy", "beams");
+  if (values["recompute"].as<bool>()) together("recompute", "beams");
+  if (values.count("logprobs")) together("logprobs", "beams");
+  if (interactive) together("interactive", "beams");
+  if (values["samples"].as<std::int64_t>() > beams)
+    throw UsageError("--samples {}: --beams {} gives no more than {}",
+                     values["samples"].as<std::int64_t>(), beams, beams);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;

@@ -1,4 +1,5 @@
-// What trireme-generate reads and prints: prompts and their continuations.
+// The options of trireme-generate beyond those of the model, what it reads and prints, and its
+// dialogue on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,22 @@
 
 #include "app.hpp"
 #include "core/text.hpp"
+#include "generate/batch_decoder.hpp"
 #include "generate/generator.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme {
+
+/// --prompt, --input and what is printed.
+po::options_description work_options();
+/// How tokens are chosen.
+po::options_description sampling_options();
+/// Throws UsageError for a value outside its range.
+generate::Sampling sampling_of(const po::variables_map& values);
+/// Throws UsageError for options that exclude each other and for counts below 1.
+void check_options(const po::variables_map& values);
+
+// ---- prompts and their continuations
 
 struct Prompt {
   std::string text;
@@ -67,5 +80,12 @@ class Printer {
   std::size_t next_ = 0;
   std::optional<Progress> meter_;  ///< with --output: nothing else shows that texts end
 };
+
+// ---- the dialogue
+
+/// Reads prompts from the terminal, edited and with a history where libedit is there, and prints
+/// each one's continuation while it is generated, until the end of the input. Ctrl-C ends a text.
+void run_dialogue(generate::BatchDecoder& decoder, const tokenizer::Tokenizer& tokenizer,
+                  const generate::Request& request, const std::vector<std::string>& stop_strings);
 
 }  // namespace trireme

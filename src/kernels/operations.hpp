@@ -4,11 +4,9 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/decoding.hpp"
-#include "kernels/fp8.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/norms.hpp"
 #include "kernels/optimizer.hpp"
-#include "kernels/rotary.hpp"
 #include "kernels/vocabulary.hpp"
 
 /// Calls X(name, Arguments) for each operation that is a GEMM, alone or with something fused to it:

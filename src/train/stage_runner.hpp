@@ -10,7 +10,7 @@
 #include "device/timers.hpp"
 #include "evaluate/tasks.hpp"
 #include "model/stage/pipeline_stage.hpp"
-#include "pipeline/executor.hpp"
+#include "pipeline/schedule.hpp"
 #include "train/verify/pass_observer.hpp"
 
 namespace trireme::train {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "comm/communicator.hpp"
-#include "core/cuda/driver.hpp"
+#include "core/cuda/check.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"
 

@@ -1,11 +1,10 @@
-#include "kernels/fp8.hpp"
+#include "kernels/linear.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <tuple>
 
 #include "kernel_testing.hpp"
-#include "kernels/linear.hpp"
 
 namespace trireme::kernels {
 namespace {

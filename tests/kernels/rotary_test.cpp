@@ -1,4 +1,4 @@
-#include "kernels/rotary.hpp"
+#include "kernels/attention.hpp"
 
 #include "kernel_testing.hpp"
 

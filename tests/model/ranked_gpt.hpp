@@ -11,7 +11,7 @@
 #include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"
-#include "pipeline/executor.hpp"
+#include "pipeline/schedule.hpp"
 #include "tensors.hpp"
 
 namespace trireme::test {

@@ -1,6 +1,6 @@
 // The executor: every micro-batch's value and gradient arrives where it belongs, under every
 // schedule.
-#include "pipeline/executor.hpp"
+#include "pipeline/schedule.hpp"
 
 #include <gtest/gtest.h>
 

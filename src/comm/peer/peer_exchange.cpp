@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/cuda/check.hpp"
-#include "core/cuda/driver.hpp"
 
 namespace trireme::comm {
 

@@ -9,8 +9,8 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "device/backend.hpp"
+#include "kernels/host/blas.hpp"
 #include "kernels/host/compute.hpp"
-#include "kernels/host/gemm/blas.hpp"
 
 namespace trireme::device {
 namespace {

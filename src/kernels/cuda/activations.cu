@@ -1,7 +1,6 @@
 // Activation functions. Both passes are bound by bytes: forward reads and writes an element (4
 // bytes in half precision), backward reads two and writes one (6); the column sums for dbias are
 // made on the way.
-#include "kernels/cuda/common/columns.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/linear.hpp"

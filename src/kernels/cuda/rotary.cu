@@ -1,7 +1,6 @@
 // Rotary positions, and norms of queries and keys, in place in qkv; bound by bytes.
-#include "kernels/rotary.hpp"
+#include "kernels/attention.hpp"
 
-#include "kernels/cuda/common/columns.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/rotary.cuh"

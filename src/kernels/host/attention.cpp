@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/host/blas.hpp"
 #include "kernels/host/compute.hpp"
-#include "kernels/host/gemm/blas.hpp"
 #include "kernels/preconditions.hpp"
 
 // s queries, b samples, d head dimension. A task is one head of one sample; it walks over blocks of

@@ -1,6 +1,5 @@
 #include "kernels/preconditions.hpp"
 
-#include "kernels/fp8.hpp"
 #include "kernels/linear.hpp"
 
 namespace trireme::kernels {

@@ -1,7 +1,8 @@
+#include "optim/sharding/communication.hpp"
+
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "optim/sharding/communication.hpp"
 
 namespace trireme::optim {
 namespace {

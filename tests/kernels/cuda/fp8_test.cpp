@@ -1,4 +1,4 @@
-#include "kernels/fp8.hpp"
+#include "kernels/linear.hpp"
 
 #include <cuda_fp8.h>
 

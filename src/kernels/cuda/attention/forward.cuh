@@ -9,7 +9,6 @@
 #include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
-#include "kernels/cuda/attention/rows.cuh"
 
 namespace trireme::kernels::cuda {
 

@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/attention.hpp"
 #include "kernels/cuda/context.hpp"
 #include "kernels/decoding.hpp"
-#include "kernels/rotary.hpp"
 
 namespace trireme::kernels::cuda {
 

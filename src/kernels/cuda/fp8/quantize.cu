@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/fp8/tiles.cuh"
-#include "kernels/fp8.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

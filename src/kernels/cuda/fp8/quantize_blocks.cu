@@ -1,6 +1,6 @@
 // Bound by bytes: reads each element once and writes it once or twice, one byte each.
 #include "kernels/cuda/fp8/tiles.cuh"
-#include "kernels/fp8.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "core/clock.hpp"
 #include "core/cuda/check.hpp"
-#include "core/cuda/driver.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/cuda/driver.hpp"
+#include "core/cuda/check.hpp"
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/tensor.hpp"
-#include "kernels/fp8.hpp"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 

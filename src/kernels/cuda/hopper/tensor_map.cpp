@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/cuda/driver.hpp"
+#include "core/cuda/check.hpp"
 #include "kernels/cuda/hopper/layouts.hpp"
 
 namespace trireme::kernels::cuda {

@@ -7,7 +7,6 @@
 
 #include "../workbench.hpp"
 #include "core/cuda/check.hpp"
-#include "core/cuda/driver.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
 #include "kernels/cuda/workspace.hpp"
 #include "kernels/linear.hpp"
