@@ -10,7 +10,7 @@
 #include "checkpoint/elements.hpp"
 #include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/hdf5/handles.hpp"
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 
 namespace trireme::checkpoint {

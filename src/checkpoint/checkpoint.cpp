@@ -15,7 +15,7 @@
 #include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/hdf5/handles.hpp"
 #include "checkpoint/read_ahead.hpp"
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "checkpoint/folder.hpp"
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"

@@ -7,7 +7,6 @@
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/system/process.hpp"
-#include "core/system/stacks.hpp"
 
 namespace trireme::comm {
 namespace {

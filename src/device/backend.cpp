@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "device/timers.hpp"
 #include "kernels/cuda/workspace.hpp"
 
 namespace trireme::device {
@@ -76,5 +77,21 @@ std::size_t embedding_workspace(std::int64_t tokens, std::int64_t hidden) {
 std::size_t sum_workspace() {
   return std::max(gpu::squared_sum_workspace(), gpu::cross_entropy_loss_workspace());
 }
+
+// ---- what the CUDA backend's factories say in a build without it
+
+#ifndef TRIREME_WITH_CUDA
+
+std::vector<Gpu> visible_gpus() { return {}; }
+
+std::string why_no_gpu() { return "this build has no CUDA backend (TRIREME_CUDA)"; }
+
+std::unique_ptr<Backend> make_cuda_backend(int, const std::string&, GemmChoice, Fusion) {
+  throw CodedError<ExitCode::failure>("run.device = cuda: {}", why_no_gpu());
+}
+
+std::unique_ptr<SideStream> make_side_stream(const Backend&) { return nullptr; }
+
+#endif
 
 }  // namespace trireme::device

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "device/backend.hpp"
 #include "generate/decoder.hpp"
 #include "generate/paged_cache.hpp"

@@ -1,9 +1,12 @@
-// Preconditions of the launchers of all backends, told in words.
+// Preconditions of the launchers of all backends, told in words, and of the context of CUDA's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "core/error.hpp"
 #include "core/tensor.hpp"
+#include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels {
 
@@ -30,4 +33,18 @@ void check_vector(const char* op, const char* name, const Tensor& tensor, DType 
 void check_shape(const char* op, const char* name, const Tensor& tensor, DType dtype,
                  const Shape& shape);
 
+namespace cuda {
+
+/// Throws InternalError unless the context has `bytes` of workspace.
+inline void check_workspace(const char* op, const Context& context, std::size_t bytes) {
+  TRIREME_CHECK(context.workspace_bytes >= bytes, "{}: needs {} bytes of workspace, has {}", op,
+                bytes, context.workspace_bytes);
+}
+
+/// Whether `pointer` can be read 16 bytes at a time.
+inline bool aligned16(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+}  // namespace cuda
 }  // namespace trireme::kernels

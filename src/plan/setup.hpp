@@ -11,7 +11,6 @@
 #include "grid/layout.hpp"
 #include "model/families/registry.hpp"
 #include "model/stage/stage_memory.hpp"
-#include "optim/loss_scaler.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/schedules.hpp"
 #include "pipeline/schedule.hpp"

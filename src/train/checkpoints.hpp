@@ -11,7 +11,7 @@
 
 #include "checkpoint/background_save.hpp"
 #include "checkpoint/folder.hpp"
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"

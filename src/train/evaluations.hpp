@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "evaluate/tasks.hpp"

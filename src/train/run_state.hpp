@@ -10,8 +10,8 @@
 #include "checkpoint/file.hpp"
 #include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
-#include "optim/loss_scaler.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/schedules.hpp"
 #include "train/verify/divergence.hpp"
 
 namespace trireme::train {

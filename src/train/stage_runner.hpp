@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "data/dataset.hpp"
 #include "device/timers.hpp"
 #include "evaluate/tasks.hpp"

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
-#include "core/system/stacks.hpp"
+#include "core/system/process.hpp"
 #include "model/spec.hpp"
 #include "train/run_state.hpp"
 #include "train/startup/datasets.hpp"

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/groups.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/clock.hpp"
 #include "deck/deck.hpp"

@@ -1,4 +1,4 @@
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 
 #include <gtest/gtest.h>
 

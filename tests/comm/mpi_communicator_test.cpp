@@ -8,7 +8,6 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"
 #include "core/tensor.hpp"

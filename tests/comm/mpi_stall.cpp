@@ -11,7 +11,7 @@
 
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
-#include "core/system/stacks.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "model/families/registry.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"

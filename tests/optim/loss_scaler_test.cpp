@@ -1,4 +1,4 @@
-#include "optim/loss_scaler.hpp"
+#include "optim/schedules.hpp"
 
 #include <gtest/gtest.h>
 

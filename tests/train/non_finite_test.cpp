@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/system/process.hpp"
 #include "model/families/registry.hpp"
 #include "model/spec.hpp"

@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "checkpoint/elements.hpp"
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"

@@ -1,4 +1,4 @@
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 
 #include <unistd.h>
 
@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
@@ -248,5 +247,19 @@ ClockOffset clock_offset(MpiCommunicator& group, const std::function<double()>& 
   for (int peer = 1; peer < group.size(); ++peer) answer(group, peer, clock_ms);
   return {};
 }
+
+// ---- what the device communicator's factory says in a build without CUDA
+
+#ifndef TRIREME_WITH_CUDA
+
+std::string nccl_version() { return ""; }
+
+std::unique_ptr<Communicator> make_device_communicator(MpiCommunicator&, const std::string& name,
+                                                       CUstream_st*, const NcclOptions&) {
+  throw CodedError<ExitCode::failure>(
+      "group '{}' cannot reach GPUs: this build has no CUDA backend (TRIREME_CUDA)", name);
+}
+
+#endif
 
 }  // namespace trireme::comm

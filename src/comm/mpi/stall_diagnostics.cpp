@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "comm/mpi/mpi_communicator.hpp"
-#include "core/system/stacks.hpp"
+#include "core/system/process.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/system/stacks.hpp"
+#include "core/system/process.hpp"
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -32,7 +32,6 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "core/system/process.hpp"
 
 namespace trireme {
 namespace {

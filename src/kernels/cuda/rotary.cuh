@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/preconditions.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 

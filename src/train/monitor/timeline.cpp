@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "pipeline/schedule.hpp"
 #include "plan/setup.hpp"
 

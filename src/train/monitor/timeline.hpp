@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
 #include "pipeline/schedule.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "deck/deck.hpp"
 #include "device/backend.hpp"
 #include "plan/run_plan.hpp"

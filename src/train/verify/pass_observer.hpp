@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/tensor.hpp"
 #include "data/dataset.hpp"
 #include "device/backend.hpp"

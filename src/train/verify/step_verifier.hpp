@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/groups.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "deck/deck.hpp"
 #include "device/backend.hpp"
 #include "model/parameters/store.hpp"

@@ -1,4 +1,4 @@
-#include "core/system/stacks.hpp"
+#include "core/system/process.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>

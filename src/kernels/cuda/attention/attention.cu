@@ -8,8 +8,8 @@
 #include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -9,7 +9,6 @@
 #include <type_traits>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 

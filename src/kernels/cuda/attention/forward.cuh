@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 

@@ -7,14 +7,13 @@
 #include <type_traits>
 
 #include "kernels/attention.hpp"
-#include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/tiles.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/math.cuh"
 #include "kernels/cuda/context.hpp"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 

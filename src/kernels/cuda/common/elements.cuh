@@ -10,7 +10,7 @@
 
 #include "core/cuda/check.hpp"
 #include "core/tensor.hpp"
-#include "kernels/cuda/preconditions.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme {
 

@@ -11,8 +11,8 @@
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/context.hpp"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/cuda/check.hpp"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include "core/clock.hpp"
 #include "core/cuda/check.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

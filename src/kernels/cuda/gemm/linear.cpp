@@ -9,9 +9,9 @@
 #include "kernels/cuda/common/partials.hpp"
 #include "kernels/cuda/gemm/chooser.hpp"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

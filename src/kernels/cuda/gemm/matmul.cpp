@@ -5,8 +5,8 @@
 
 #include "core/error.hpp"
 #include "core/system/process.hpp"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 

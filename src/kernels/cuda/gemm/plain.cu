@@ -5,7 +5,7 @@
 #include "core/philox.hpp"
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/gemm/gemm_runner.hpp"
-#include "kernels/cuda/preconditions.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

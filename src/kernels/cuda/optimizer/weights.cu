@@ -5,8 +5,8 @@
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/math.cuh"
-#include "kernels/cuda/preconditions.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 
 namespace trireme::kernels::cuda {
