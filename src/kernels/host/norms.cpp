@@ -188,6 +188,8 @@ void layernorm_backward(const LayerNormBackward& args) {
           });
 }
 
+// ---- dropout
+
 void check_dropout(const char* op, const Dropout& dropout) {
   TRIREME_CHECK(dropout.probability >= 0.0 && dropout.probability < 1.0,
                 "{}: dropout probability {} is not in [0, 1)", op, dropout.probability);

@@ -131,6 +131,8 @@ void position_backward(const PositionBackward& args) {
           [](const Args& a, auto zero) { add_position_gradient<decltype(zero)>(a); });
 }
 
+// ---- cross entropy
+
 namespace {
 
 template <typename T>

@@ -199,6 +199,8 @@ void GradientReducer::sum_sequence_parallel(const Range& bucket) {
   }
 }
 
+// ---- gathering of weights
+
 void LayerWeightGather::gather(const Range& matrices) {
   start(matrices);
   layers_.content_of(matrices).wait();

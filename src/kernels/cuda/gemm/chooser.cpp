@@ -202,6 +202,8 @@ std::optional<Algorithm> Chooser::choose(const Plan& plan, const Race& race) {
   return file_.settle(problem, *winner, usable);
 }
 
+// ---- the runner
+
 namespace {
 
 /// The fastest of `candidates`, on random operands. Where there is no memory for those, A and B are
