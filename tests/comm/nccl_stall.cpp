@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "comm/communicator.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"
 #include "rank_gpu.hpp"

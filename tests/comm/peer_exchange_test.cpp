@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "comm/communicator.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
 #include "core/cuda/check.hpp"
 #include "core/error.hpp"
 #include "device_memory.hpp"
