@@ -4,6 +4,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/hopper/tiles.hpp"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elements.cuh"

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/attention.hpp"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 

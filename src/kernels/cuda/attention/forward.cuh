@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/attention.hpp"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 

@@ -4,6 +4,7 @@
 // shared memory.
 #include <cmath>
 
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/attention/tiles.hpp"
 #include "kernels/cuda/common/elements.cuh"

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/attention/parameters.cuh"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/hopper/layouts.hpp"
 #include "kernels/cuda/hopper/tensor_map.hpp"
 #include "kernels/cuda/hopper/tma.cuh"

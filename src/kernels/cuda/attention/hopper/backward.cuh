@@ -11,6 +11,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/hopper/backward_memory.cuh"
 #include "kernels/cuda/attention/hopper/softmax.cuh"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/hopper/tensor_map.hpp"
 #include "kernels/cuda/hopper/tma.cuh"

@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention/hopper/forward_copies.cuh"
 #include "kernels/cuda/attention/hopper/softmax.cuh"
 #include "kernels/cuda/attention/hopper/tiles.hpp"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/attention/parameters.cuh"
 #include "kernels/cuda/hopper/tensor_map.hpp"
 #include "kernels/cuda/hopper/tma.cuh"

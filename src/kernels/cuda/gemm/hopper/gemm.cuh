@@ -4,7 +4,7 @@
 // Launches a GEMM kernel for Hopper.
 #pragma once
 
-#include "kernels/cuda/attention/parameters.cuh"
+#include "kernels/cuda/attention/launch.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/gemm/hopper/epilogues.cuh"
 #include "kernels/cuda/gemm/hopper/hopper_gemms.hpp"
