@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "checkpoint/elements.hpp"
-#include "checkpoint/hdf5/compression.hpp"
-#include "checkpoint/hdf5/handles.hpp"
+#include "checkpoint/hdf5/metadata.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 
 namespace trireme::checkpoint {
 

@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/elements.hpp"
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

@@ -1,5 +1,5 @@
 // Local checkpoints: a shard of each rank, copies on other nodes, and the newest that is whole.
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 
 #include <cstring>
 #include <fstream>

@@ -13,7 +13,7 @@
 
 #include "checkpoint/file.hpp"
 #include "checkpoint/folder.hpp"
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
