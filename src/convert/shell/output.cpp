@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "convert/shell/follower.hpp"
-#include "convert/shell/scan.hpp"
+#include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 
