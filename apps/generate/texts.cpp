@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "core/files.hpp"
-#include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme {
 namespace {

@@ -14,7 +14,7 @@
 #include "data/numpy.hpp"
 #include "data/split.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::data {
 namespace {

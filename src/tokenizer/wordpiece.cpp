@@ -14,7 +14,6 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
 namespace {

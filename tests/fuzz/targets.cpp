@@ -21,7 +21,7 @@
 #include "report/runs/run_history.hpp"
 #include "seeds.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer/tokenizer.hpp"
 #ifdef TRIREME_FUZZ_SERVE
 #include "serve/server.hpp"

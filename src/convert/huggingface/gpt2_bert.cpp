@@ -90,139 +90,138 @@ Format gpt2_format() {
           .is_redundant = &is_mask,
           .deck_text = &gpt2_deck,
           .config = &gpt2_json};
-  // BERT: with norms after the sublayers BertForPreTraining, with norms before them
-  // MegatronBertForPreTraining; ...ForMaskedLM without the binary head. q, k and v are three
-  // tensors; the GELU is the exact one. with norms before them MegatronBertForPreTraining;
-  // ...ForMaskedLM without the binary head. q, k and v are three tensors; the GELU is the exact
-  // one.
+}
 
-  namespace {
+// BERT: with norms after the sublayers BertForPreTraining, with norms before them
+// MegatronBertForPreTraining; ...ForMaskedLM without the binary head. q, k and v are three tensors;
+// the GELU is the exact one.
 
-  constexpr const char* kMegatronBert = "megatron-bert";
+namespace {
 
-  /// Norms are "gamma" and "beta" in the files of Google's models.
-  std::vector<std::string> bert_spellings(const std::string& name) {
-    std::vector<std::string> names = {name};
-    for (const auto& [last, old] : {std::pair{".weight", ".gamma"}, {".bias", ".beta"}}) {
-      const std::string ending = std::string("LayerNorm") + last;
-      if (name.ends_with(ending))
-        names.push_back(name.substr(0, name.size() - std::string(last).size()) + old);
-    }
-    return names;
+constexpr const char* kMegatronBert = "megatron-bert";
+
+/// Norms are "gamma" and "beta" in the files of Google's models.
+std::vector<std::string> bert_spellings(const std::string& name) {
+  std::vector<std::string> names = {name};
+  for (const auto& [last, old] : {std::pair{".weight", ".gamma"}, {".bias", ".beta"}}) {
+    const std::string ending = std::string("LayerNorm") + last;
+    if (name.ends_with(ending))
+      names.push_back(name.substr(0, name.size() - std::string(last).size()) + old);
   }
+  return names;
+}
 
-  /// MegatronBert names norms after the sublayer that they precede, and the last one "encoder.ln".
-  std::vector<std::string> megatron_bert_spellings(const std::string& name) {
-    std::string own = name;
-    for (const auto& [theirs, megatron] :
-         {std::pair<std::string, std::string>{".attention.output.LayerNorm.", ".attention.ln."},
-          {".output.LayerNorm.", ".ln."}})
-      if (const std::size_t at = own.find(theirs); at != std::string::npos)
-        own.replace(at, theirs.size(), megatron);
-    return {own};
+/// MegatronBert names norms after the sublayer that they precede, and the last one "encoder.ln".
+std::vector<std::string> megatron_bert_spellings(const std::string& name) {
+  std::string own = name;
+  for (const auto& [theirs, megatron] :
+       {std::pair<std::string, std::string>{".attention.output.LayerNorm.", ".attention.ln."},
+        {".output.LayerNorm.", ".ln."}})
+    if (const std::size_t at = own.find(theirs); at != std::string::npos)
+      own.replace(at, theirs.size(), megatron);
+  return {own};
+}
+
+bool is_post_norm(const deck::Deck& deck) { return deck.model.bert.post_norm.value_or(false); }
+bool is_pre_norm(const deck::Deck& deck) { return !is_post_norm(deck); }
+
+bool is_bert_buffer(const std::string& name) {
+  return name == "bert.embeddings.position_ids" || name == "bert.embeddings.token_type_ids";
+}
+
+/// Whether the vocabulary is uncased.
+bool is_uncased(const Source& source) {
+  const std::filesystem::path path = source.folder / "tokenizer_config.json";
+  if (std::filesystem::exists(path)) {
+    const ConfigReader config(path);
+    const nlohmann::json& value = config["do_lower_case"];
+    if (value.is_boolean()) return value.get<bool>();
   }
+  source.notes.emplace_back(
+      "data.tokenizer.lowercase is true, the default of BertTokenizer: no tokenizer_config.json "
+      "says whether the vocabulary is uncased");
+  return true;
+}
 
-  bool is_post_norm(const deck::Deck& deck) { return deck.model.bert.post_norm.value_or(false); }
-  bool is_pre_norm(const deck::Deck& deck) { return !is_post_norm(deck); }
-
-  bool is_bert_buffer(const std::string& name) {
-    return name == "bert.embeddings.position_ids" || name == "bert.embeddings.token_type_ids";
-  }
-
-  /// Whether the vocabulary is uncased.
-  bool is_uncased(const Source& source) {
-    const std::filesystem::path path = source.folder / "tokenizer_config.json";
-    if (std::filesystem::exists(path)) {
-      const ConfigReader config(path);
-      const nlohmann::json& value = config["do_lower_case"];
-      if (value.is_boolean()) return value.get<bool>();
-    }
+std::string bert_deck(const Source& source) {
+  const ConfigReader& config = source.config;
+  config.require("hidden_act", {"gelu"}, "Trireme's BERT has the exact GELU, \"gelu\"");
+  config.require("position_embedding_type", {"absolute"}, "Trireme's BERT has absolute positions");
+  config.require("type_vocab_size", {2}, "Trireme's BERT has two types of tokens");
+  config.require("is_decoder", {false}, "Trireme's BERT is no decoder");
+  config.require("add_cross_attention", {false}, "Trireme has no cross attention");
+  const bool binary = source.has_tensor("cls.seq_relationship.weight");
+  const std::int64_t positions = config.size("max_position_embeddings", 512);
+  std::string text = fmt::format(
+      "model:\n  family: bert\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n"
+      "  sequence: {}\n  positions: {}\n  vocab: {}\n"
+      "  dropout: {{attention: {}, hidden: {}}}\n  init_std: {}\n  layernorm_eps: {}\n"
+      "  tie_embeddings: {}\n  bert: {{post_norm: {}, binary_head: {}}}\n",
+      config.size("num_hidden_layers"), config.size("hidden_size"),
+      config.size("num_attention_heads"), config.size("intermediate_size"), positions, positions,
+      config.size("vocab_size"), config.number("attention_probs_dropout_prob", 0.1),
+      config.number("hidden_dropout_prob", 0.1), init_std(source),
+      config.number("layer_norm_eps", 1e-12), config.flag("tie_word_embeddings", true),
+      config.text("model_type", "") != kMegatronBert, binary);
+  const std::filesystem::path vocab = source.folder / "vocab.txt";
+  if (!std::filesystem::exists(vocab)) {
     source.notes.emplace_back(
-        "data.tokenizer.lowercase is true, the default of BertTokenizer: no tokenizer_config.json "
-        "says whether the vocabulary is uncased");
-    return true;
+        "there is no vocab.txt: data.bert.dialect is tfrecord, which needs no tokenizer");
+    return text + "data: {bert: {dialect: tfrecord}}\n";
   }
+  text += fmt::format("data:\n  tokenizer: {{type: wordpiece, vocab: {}, lowercase: {}}}\n",
+                      path_text(vocab), is_uncased(source));
+  // The published models learnt to tell whether the second sentence is the next.
+  return binary ? text + "  bert: {dialect: v0, sentence_task: next}\n" : text;
+}
 
-  std::string bert_deck(const Source& source) {
-    const ConfigReader& config = source.config;
-    config.require("hidden_act", {"gelu"}, "Trireme's BERT has the exact GELU, \"gelu\"");
-    config.require("position_embedding_type", {"absolute"},
-                   "Trireme's BERT has absolute positions");
-    config.require("type_vocab_size", {2}, "Trireme's BERT has two types of tokens");
-    config.require("is_decoder", {false}, "Trireme's BERT is no decoder");
-    config.require("add_cross_attention", {false}, "Trireme has no cross attention");
-    const bool binary = source.has_tensor("cls.seq_relationship.weight");
-    const std::int64_t positions = config.size("max_position_embeddings", 512);
-    std::string text = fmt::format(
-        "model:\n  family: bert\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n"
-        "  sequence: {}\n  positions: {}\n  vocab: {}\n"
-        "  dropout: {{attention: {}, hidden: {}}}\n  init_std: {}\n  layernorm_eps: {}\n"
-        "  tie_embeddings: {}\n  bert: {{post_norm: {}, binary_head: {}}}\n",
-        config.size("num_hidden_layers"), config.size("hidden_size"),
-        config.size("num_attention_heads"), config.size("intermediate_size"), positions, positions,
-        config.size("vocab_size"), config.number("attention_probs_dropout_prob", 0.1),
-        config.number("hidden_dropout_prob", 0.1), init_std(source),
-        config.number("layer_norm_eps", 1e-12), config.flag("tie_word_embeddings", true),
-        config.text("model_type", "") != kMegatronBert, binary);
-    const std::filesystem::path vocab = source.folder / "vocab.txt";
-    if (!std::filesystem::exists(vocab)) {
-      source.notes.emplace_back(
-          "there is no vocab.txt: data.bert.dialect is tfrecord, which needs no tokenizer");
-      return text + "data: {bert: {dialect: tfrecord}}\n";
-    }
-    text += fmt::format("data:\n  tokenizer: {{type: wordpiece, vocab: {}, lowercase: {}}}\n",
-                        path_text(vocab), is_uncased(source));
-    // The published models learnt to tell whether the second sentence is the next.
-    return binary ? text + "  bert: {dialect: v0, sentence_task: next}\n" : text;
-  }
+nlohmann::ordered_json bert_json(const Target& target) {
+  const deck::Model& model = target.deck.model;
+  const bool post = is_post_norm(target.deck);
+  const bool binary = target.spec.head.sentence_classes > 0;
+  nlohmann::ordered_json json = {{"architectures",
+                                  {fmt::format("{}Bert{}", post ? "" : "Megatron",
+                                               binary ? "ForPreTraining" : "ForMaskedLM")}},
+                                 {"model_type", post ? "bert" : kMegatronBert},
+                                 {"hidden_act", "gelu"},
+                                 {"num_hidden_layers", model.layers},
+                                 {"hidden_size", model.hidden},
+                                 {"num_attention_heads", model.heads},
+                                 {"intermediate_size", model.ffn},
+                                 {"max_position_embeddings", model.positions},
+                                 {"vocab_size", target.spec.vocab},
+                                 {"type_vocab_size", target.spec.embedding.token_types},
+                                 {"layer_norm_eps", model.layernorm_eps},
+                                 {"initializer_range", model.init_std},
+                                 {"attention_probs_dropout_prob", model.dropout.attention},
+                                 {"hidden_dropout_prob", model.dropout.hidden},
+                                 {"tie_word_embeddings", target.spec.head.tied},
+                                 {"torch_dtype", torch_name(target.dtype)}};
+  return json;
+}
 
-  nlohmann::ordered_json bert_json(const Target& target) {
-    const deck::Model& model = target.deck.model;
-    const bool post = is_post_norm(target.deck);
-    const bool binary = target.spec.head.sentence_classes > 0;
-    nlohmann::ordered_json json = {{"architectures",
-                                    {fmt::format("{}Bert{}", post ? "" : "Megatron",
-                                                 binary ? "ForPreTraining" : "ForMaskedLM")}},
-                                   {"model_type", post ? "bert" : kMegatronBert},
-                                   {"hidden_act", "gelu"},
-                                   {"num_hidden_layers", model.layers},
-                                   {"hidden_size", model.hidden},
-                                   {"num_attention_heads", model.heads},
-                                   {"intermediate_size", model.ffn},
-                                   {"max_position_embeddings", model.positions},
-                                   {"vocab_size", target.spec.vocab},
-                                   {"type_vocab_size", target.spec.embedding.token_types},
-                                   {"layer_norm_eps", model.layernorm_eps},
-                                   {"initializer_range", model.init_std},
-                                   {"attention_probs_dropout_prob", model.dropout.attention},
-                                   {"hidden_dropout_prob", model.dropout.hidden},
-                                   {"tie_word_embeddings", target.spec.head.tied},
-                                   {"torch_dtype", torch_name(target.dtype)}};
-    return json;
-  }
+}  // namespace
 
-  }  // namespace
+Format bert_format() {
+  return {.family = deck::Family::bert,
+          .represents = &is_post_norm,
+          .title = "BERT",
+          .model_types = {"bert"},
+          .copies = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                     {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
+          .spellings = &bert_spellings,
+          .is_redundant = &is_bert_buffer,
+          .deck_text = &bert_deck,
+          .config = &bert_json};
+}
 
-  Format bert_format() {
-    return {.family = deck::Family::bert,
-            .represents = &is_post_norm,
-            .title = "BERT",
-            .model_types = {"bert"},
-            .copies = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-                       {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
-            .spellings = &bert_spellings,
-            .is_redundant = &is_bert_buffer,
-            .deck_text = &bert_deck,
-            .config = &bert_json};
-  }
-
-  Format megatron_bert_format() {
-    Format format = bert_format();
-    format.represents = &is_pre_norm;
-    format.title = "MegatronBert";
-    format.model_types = {kMegatronBert};
-    format.spellings = &megatron_bert_spellings;
-    return format;
-  }
+Format megatron_bert_format() {
+  Format format = bert_format();
+  format.represents = &is_pre_norm;
+  format.title = "MegatronBert";
+  format.model_types = {kMegatronBert};
+  format.spellings = &megatron_bert_spellings;
+  return format;
+}
 
 }  // namespace trireme::convert::huggingface

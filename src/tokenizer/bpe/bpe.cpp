@@ -6,7 +6,7 @@
 #include "core/files.hpp"
 #include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {
