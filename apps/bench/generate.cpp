@@ -5,7 +5,7 @@
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "deck_options.hpp"
-#include "generate/batch_generator.hpp"
+#include "generate/generator.hpp"
 #include "model/families/registry.hpp"
 #include "plan/setup.hpp"
 #include "train/startup/devices.hpp"

@@ -10,7 +10,7 @@
 #include "checkpoint/folder.hpp"
 #include "deck/load.hpp"
 #include "generate/batch_decoder.hpp"
-#include "generate/checkpoint_model.hpp"
+#include "generate/decoder.hpp"
 #include "mpi_app.hpp"
 #include "plan/setup.hpp"
 #include "tokenizer/tokenizer.hpp"

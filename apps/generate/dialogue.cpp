@@ -8,7 +8,7 @@
 #include <iostream>
 #include <optional>
 
-#include "generate/batch_generator.hpp"
+#include "generate/generator.hpp"
 #include "generate/texts.hpp"
 
 #ifdef TRIREME_WITH_EDIT

@@ -1,5 +1,7 @@
 // Checkpoint files in one process without MPI: describing and verifying them, and writing whole
 // tensors on several threads.
+#include "checkpoint/file.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -13,7 +15,6 @@
 #include <vector>
 
 #include "checkpoint/elements.hpp"
-#include "checkpoint/file.hpp"
 #include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

@@ -15,7 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include "generate/batch_generator.hpp"
 #include "generate/generator.hpp"
 #include "serve/token_texts.hpp"
 #include "tokenizer/tokenizer.hpp"

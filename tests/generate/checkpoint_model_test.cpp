@@ -1,5 +1,5 @@
 // Under mpirun: saving is collective, what is tested is not.
-#include "generate/checkpoint_model.hpp"
+#include "generate/decoder.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,11 @@
+#include "tokenizer/bpe/bpe.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <queue>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
 #include "tokenizer/tokenizer.hpp"
 
