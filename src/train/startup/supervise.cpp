@@ -29,7 +29,7 @@
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "report/goodput.hpp"
+#include "report/metrics.hpp"
 #include "train/stop.hpp"
 #include "train/verify/step_verifier.hpp"
 
