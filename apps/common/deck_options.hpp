@@ -12,7 +12,6 @@
 #include "app.hpp"
 #include "checkpoint/folder.hpp"
 #include "deck/deck.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
 #include "plan/run_plan.hpp"

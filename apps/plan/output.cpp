@@ -10,7 +10,7 @@
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "model/families/registry.hpp"
 #include "pipeline/schedule.hpp"
 #include "plan/job.hpp"

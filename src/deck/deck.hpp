@@ -16,7 +16,6 @@
 
 #include "deck/choices.hpp"
 #include "deck/model.hpp"
-#include "deck/optimizer.hpp"
 
 namespace trireme::deck {
 

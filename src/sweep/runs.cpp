@@ -4,7 +4,6 @@
 
 #include "core/error.hpp"
 #include "core/system/process.hpp"
-#include "deck/document.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
 #include "plan/run_plan.hpp"

@@ -17,9 +17,8 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/describe.hpp"
-#include "deck/document.hpp"
 #include "deck/load.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::sweep {
 namespace {

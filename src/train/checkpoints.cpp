@@ -12,7 +12,7 @@
 #include "core/files.hpp"
 #include "core/system/memory.hpp"
 #include "core/system/process.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "train/startup/startup.hpp"
 
 namespace trireme::train {

@@ -7,8 +7,8 @@
 #include "convert/flags/arguments.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
+#include "deck/value.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {

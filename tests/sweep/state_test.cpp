@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "sweeps.hpp"
 #include "train/startup/restart.hpp"
 

@@ -10,7 +10,7 @@
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/document.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::convert::flags {
 namespace {

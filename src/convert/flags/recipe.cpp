@@ -6,7 +6,6 @@
 
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
-#include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"

@@ -17,7 +17,6 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "deck/choices.hpp"
-#include "deck/describe.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
 #include "model/families/registry.hpp"

@@ -9,7 +9,6 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 
 namespace trireme::report {

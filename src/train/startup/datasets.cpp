@@ -11,7 +11,7 @@
 #include "core/text.hpp"
 #include "data/bert/bert_split.hpp"
 #include "data/gpt/gpt_dataset.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::train {

@@ -19,7 +19,6 @@
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "plan/setup.hpp"
 #include "train/run_state.hpp"

@@ -13,7 +13,6 @@
 
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "device/backend.hpp"
 #include "train/startup/devices.hpp"

@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder.hpp"
 #include "core/error.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "decks.hpp"
 #include "train/run_state.hpp"
 #include "train/startup/startup.hpp"
