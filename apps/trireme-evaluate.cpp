@@ -19,13 +19,9 @@
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
-#include "train/evaluations.hpp"
+#include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
-#include "train/startup/datasets.hpp"
-#include "train/startup/devices.hpp"
-#include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/divergence.hpp"
 
 namespace trireme {
 namespace {

@@ -17,10 +17,8 @@
 #include "pretrain/answers.hpp"
 #include "pretrain/console.hpp"
 #include "profiler.hpp"
-#include "train/startup/devices.hpp"
-#include "train/startup/rank_output.hpp"
+#include "train/startup/launch.hpp"
 #include "train/startup/startup.hpp"
-#include "train/startup/supervise.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {

@@ -8,7 +8,7 @@
 #include "generate/generator.hpp"
 #include "model/families/registry.hpp"
 #include "plan/setup.hpp"
-#include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::bench {
 namespace {

@@ -11,7 +11,6 @@
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
-#include "train/startup/devices.hpp"
 #include "train/startup/startup.hpp"
 #include "train/trainer.hpp"
 

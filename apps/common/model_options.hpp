@@ -14,7 +14,7 @@
 #include "mpi_app.hpp"
 #include "plan/setup.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme {
 

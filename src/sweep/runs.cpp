@@ -8,9 +8,6 @@
 #include "deck/value.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "train/startup/datasets.hpp"
-#include "train/startup/devices.hpp"
-#include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
 
 namespace trireme::sweep {

@@ -19,7 +19,7 @@
 #include "optim/optimizer.hpp"
 #include "report/reporter.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 

@@ -14,12 +14,9 @@
 #include "plan/setup.hpp"
 #include "report/reporter.hpp"
 #include "train/checkpoints.hpp"
-#include "train/evaluations.hpp"
-#include "train/monitor/timeline.hpp"
 #include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
-#include "train/startup/restart.hpp"
-#include "train/stop.hpp"
+#include "train/startup/startup.hpp"
 #include "train/training_log.hpp"
 #include "train/verify/step_verifier.hpp"
 

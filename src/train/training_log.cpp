@@ -11,7 +11,7 @@
 #include "core/system/memory.hpp"
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
-#include "train/startup/rank_output.hpp"
+#include "train/startup/launch.hpp"
 
 namespace trireme::train {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "deck/load.hpp"
 #include "sweeps.hpp"
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::sweep {
 namespace {

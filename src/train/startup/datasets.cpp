@@ -1,4 +1,4 @@
-#include "train/startup/datasets.hpp"
+#include "train/startup/startup.hpp"
 
 #include <fmt/ranges.h>
 

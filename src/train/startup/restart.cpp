@@ -1,4 +1,4 @@
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -22,7 +22,6 @@
 #include "deck/load.hpp"
 #include "plan/setup.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/startup/supervise.hpp"
+#include "train/startup/launch.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -30,7 +30,7 @@
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 #include "report/metrics.hpp"
-#include "train/stop.hpp"
+#include "train/run_state.hpp"
 #include "train/verify/step_verifier.hpp"
 
 namespace trireme::train {

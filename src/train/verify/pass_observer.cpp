@@ -1,4 +1,4 @@
-#include "train/verify/pass_observer.hpp"
+#include "train/verify/step_verifier.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Where a run starts when there are checkpoints: written by all ranks, decided on by rank 0.
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 #include "deck/load.hpp"
 #include "decks.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {
