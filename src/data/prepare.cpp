@@ -12,7 +12,6 @@
 #include "core/text.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
-#include "data/split.hpp"
 #include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 

@@ -12,7 +12,7 @@
 #include "convert/torch/archive.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "data/bert/record_samples.hpp"
+#include "data/bert/bert_split.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "deck/load.hpp"
