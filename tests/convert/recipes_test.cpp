@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "convert/convert.hpp"
-#include "convert/flags/arguments.hpp"
+#include "convert/flags/recipe.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/keys/schema.hpp"
