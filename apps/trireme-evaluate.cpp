@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/clock.hpp"
 #include "core/text.hpp"
 #include "deck_options.hpp"

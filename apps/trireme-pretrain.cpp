@@ -7,7 +7,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "convert/convert.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "app.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "deck/deck.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "deck/load.hpp"
 #include "generate/batch_decoder.hpp"
 #include "generate/decoder.hpp"

@@ -1,4 +1,4 @@
-#include "checkpoint/background_save.hpp"
+#include "checkpoint/checkpoint.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -11,7 +11,6 @@
 
 #include "checkpoint/elements.hpp"
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
 #include "checkpoint/hdf5/metadata.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"

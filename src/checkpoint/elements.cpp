@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

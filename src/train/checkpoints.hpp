@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/background_save.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/file.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/clock.hpp"
 #include "deck/batch_sizes.hpp"

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "../message_of.hpp"
-#include "checkpoint/background_save.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint_fixture.hpp"
 #include "core/content_hash.hpp"
 #include "core/files.hpp"

@@ -8,7 +8,7 @@
 
 #include "../scratch_folder.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "generate/generator.hpp"
 #include "tiny_gpt.hpp"
 

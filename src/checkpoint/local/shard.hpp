@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/file.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
+#include "device/backend.hpp"
 
 namespace trireme::checkpoint {
 

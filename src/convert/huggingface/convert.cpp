@@ -10,7 +10,6 @@
 #include <system_error>
 
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
 #include "convert/huggingface/format.hpp"
 #include "convert/huggingface/safetensors.hpp"
 #include "core/error.hpp"

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
 #include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"

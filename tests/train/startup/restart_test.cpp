@@ -5,7 +5,7 @@
 
 #include "../../scratch_folder.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/error.hpp"
 #include "deck/load.hpp"
 #include "decks.hpp"
