@@ -10,7 +10,7 @@
 #include "core/content_hash.hpp"
 #include "core/error.hpp"
 #include "core/philox.hpp"
-#include "data/bert/pair_samples.hpp"
+#include "data/bert/sample.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "data/indexed_dataset.hpp"
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/files.hpp"
-#include "data/bert/pair_samples.hpp"
 #include "data/bert/sample.hpp"
 #include "data/dataset.hpp"
 #include "data/gpt/gpt_dataset.hpp"

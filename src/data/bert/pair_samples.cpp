@@ -1,4 +1,4 @@
-#include "data/bert/pair_samples.hpp"
+#include "data/bert/sample.hpp"
 
 #include <cmath>
 #include <limits>
@@ -12,7 +12,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/memory.hpp"
-#include "data/bert/sample.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "data/numpy.hpp"
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "data/bert/pair_samples.hpp"
 
 namespace trireme::data {
 
