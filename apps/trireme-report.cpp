@@ -13,7 +13,6 @@
 #include "report/html/page.hpp"
 #include "report/metrics.hpp"
 #include "report/runs/run_history.hpp"
-#include "report/runs/timeline.hpp"
 
 namespace trireme {
 namespace {

@@ -15,7 +15,7 @@
 #include "pipeline/schedule.hpp"
 #include "plan/job.hpp"
 #include "plan/setup.hpp"
-#include "report/runs/timeline.hpp"
+#include "report/runs/run_history.hpp"
 
 namespace trireme::plan_app {
 namespace {

@@ -13,7 +13,6 @@
 #include "core/text.hpp"
 #include "deck/load.hpp"
 #include "report/runs/run_history.hpp"
-#include "report/runs/timeline.hpp"
 
 namespace trireme::report {
 namespace {
