@@ -19,9 +19,9 @@
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
-#include "train/run_state.hpp"
 #include "train/stage_runner.hpp"
 #include "train/startup/startup.hpp"
+#include "train/verify/step_verifier.hpp"
 
 namespace trireme {
 namespace {

@@ -24,7 +24,7 @@
 #include "plan/setup.hpp"
 #include "report/metrics.hpp"
 #include "report/reporter.hpp"
-#include "report/runs/timeline.hpp"
+#include "report/runs/run_history.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::train {
