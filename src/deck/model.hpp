@@ -1,4 +1,5 @@
-// A deck's sections `model`, `optimizer` and `schedule`, and lengths of training. See deck.hpp.
+// A deck's sections `model`, `optimizer`, `schedule`, `precision` and `recompute`, and lengths of
+// training. See deck.hpp.
 #pragma once
 
 #include <array>
@@ -196,6 +197,58 @@ struct Schedule {
   Wsd wsd;
 
   bool operator==(const Schedule&) const = default;
+};
+
+// ---- precision and recomputation
+
+/// Those but `value` are set only where the scale is dynamic: see is_dynamic.
+struct LossScale {
+  std::optional<double> value;  ///< unset: `dynamic`
+  std::optional<LossScaleDialect> dialect;
+  std::optional<double> initial;
+  std::optional<std::int64_t> window;
+  std::optional<std::int64_t> hysteresis;
+  std::optional<double> minimum;
+
+  bool operator==(const LossScale&) const = default;
+};
+
+/// Set only where precision.gemm is fp8.
+struct Fp8 {
+  std::optional<Fp8Recipe> recipe;
+  std::optional<Fp8Type> forward;
+  std::optional<Fp8Type> backward;
+  std::optional<std::int64_t> first_layers;  ///< that stay in precision.compute
+  std::optional<std::int64_t> last_layers;
+
+  bool operator==(const Fp8&) const = default;
+};
+
+struct Precision {
+  Compute compute{};
+  EmbeddingPrecision embedding{};
+  GemmPrecision gemm{};
+  Fp8 fp8;
+  GradientPrecision gradients{};
+  LossScale loss_scale;
+
+  /// Whether embeddings are looked up in the fp32 master weights of 16-bit ones.
+  bool looks_up_master_weights() const {
+    return embedding == EmbeddingPrecision::fp32 && compute != Compute::fp32;
+  }
+
+  bool operator==(const Precision&) const = default;
+};
+
+struct Recompute {
+  Granularity granularity{};
+  std::optional<RecomputeMethod> method;  ///< set for full alone, as is `layers`
+  std::optional<std::int64_t> layers;
+  bool partition = false;
+  bool offload = false;
+  bool contiguous = false;
+
+  bool operator==(const Recompute&) const = default;
 };
 
 }  // namespace trireme::deck

@@ -13,7 +13,6 @@
 #include "checkpoint/file.hpp"
 #include "comm/mpi/groups.hpp"
 #include "core/clock.hpp"
-#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
 #include "optim/optimizer.hpp"

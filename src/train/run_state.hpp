@@ -14,7 +14,6 @@
 #include "comm/communicator.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "optim/layer_norms.hpp"
 #include "optim/loss_scaler.hpp"

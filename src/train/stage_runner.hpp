@@ -12,7 +12,6 @@
 
 #include "comm/mpi/groups.hpp"
 #include "data/dataset.hpp"
-#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "device/timers.hpp"
 #include "evaluate/tasks.hpp"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "core/clock.hpp"
-#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/search/layout_search.hpp"

@@ -20,7 +20,6 @@
 #include "core/error.hpp"
 #include "data/dataset.hpp"
 #include "data/indexed_dataset.hpp"
-#include "deck/batch_sizes.hpp"
 #include "deck/deck.hpp"
 #include "device/backend.hpp"
 #include "plan/run_plan.hpp"
