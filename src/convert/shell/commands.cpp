@@ -1,16 +1,217 @@
-// The execution of one command: assignments, tests, builtins, functions, and the scripts, shells
-// and programs that it starts.
+// Which commands of a script run (lists, branches, patterns of a case), and the execution of one:
+// assignments, tests, builtins, functions, programs.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "convert/shell/follower.hpp"
+#include "core/error.hpp"
 #include "core/files.hpp"
 
 namespace trireme::convert::shell {
+
+namespace {
+
+// Whether `command` begins a block that follow_block() runs.
+bool opens_block(const Command& command) {
+  return !command.words.empty() &&
+         is_one_of(command.words[0], {"{", "(", "for", "select", "while", "until"});
+}
+
+// Whether `command` begins an `if` or a `case`.
+bool opens_branches(const Command& command) {
+  return !command.words.empty() && is_one_of(command.words[0], {"if", "case"});
+}
+
+}  // namespace
+
+void Branches::then(Status status, bool presumed) {
+  if (frames_.empty()) return;
+  Frame& frame = frames_.back();
+  if (frame.kind != Kind::condition || frame.mode == Mode::skip) return;
+  if (!status) {
+    frame.mode = weaker(frame.outer);
+    frame.done = std::nullopt;
+  } else if (!*status) {
+    frame.mode = Mode::skip;
+  } else {
+    frame.mode = frame.done ? frame.outer : weaker(frame.outer);
+    if (presumed && frame.mode == Mode::run) frame.mode = Mode::presumed;
+    frame.done = true;
+  }
+}
+
+void Branches::choose(Status matches) {
+  Frame& frame = frames_.back();
+  if (frame.outer == Mode::skip) return;
+  if (frame.done == Status(true)) {
+    frame.mode = Mode::skip;
+  } else if (!matches) {
+    frame.mode = weaker(frame.outer);
+    frame.done = std::nullopt;
+  } else if (!*matches) {
+    frame.mode = Mode::skip;
+  } else {
+    frame.mode = frame.done ? frame.outer : weaker(frame.outer);
+    frame.done = true;
+  }
+}
+
+void Branches::otherwise() {
+  if (frames_.empty() || frames_.back().kind != Kind::condition) return;
+  Frame& frame = frames_.back();
+  if (!frame.done)
+    frame.mode = weaker(frame.outer);
+  else
+    frame.mode = *frame.done ? Mode::skip : frame.outer;
+}
+
+Status Branches::close() {
+  if (frames_.empty()) return true;
+  const Frame frame = frames_.back();
+  frames_.pop_back();
+  return frame.outer == Mode::skip ? Status(true) : frame.done;
+}
+
+void Follower::follow_commands(CommandSpan commands) {
+  if (++depth_ > kMaxDepth) throw DataError("{}: the script calls itself", file_);
+  follow_list(commands);
+  --depth_;
+}
+
+void Follower::follow_list(CommandSpan commands) {
+  for (std::size_t i = 0; i < commands.size() && leaves_ == Leaves::nothing; ++i) {
+    if (++followed_ > kMaxCommands)
+      throw DataError("{}: the script runs more than {} commands", file_, kMaxCommands);
+    Command command = commands[i];
+    inverts_ = executes_ = false;
+    const bool chained = command.link == Link::if_succeeded || command.link == Link::if_failed;
+    if (chained && opens_branches(command) && !runs_after(command)) {
+      i = end_of_block(command, commands, i);
+      continue;
+    }
+    const bool is_all = is_keyword(command);
+    if (const auto pattern = pattern_after(commands, i)) {
+      branches_.choose(matches_case(commands, i, *pattern));
+      i = *pattern;
+      continue;
+    }
+    if (is_all || (command.words.empty() && !command.here)) continue;
+    if (!command.words.empty() && command.words[0] == "function") {
+      i = define_function(std::move(command), commands, i);
+      continue;
+    }
+    if (opens_block(command)) {
+      i = follow_block(std::move(command), commands, i);
+      continue;
+    }
+    const bool inverts = inverts_, executes = executes_;
+    if (!runs_after(command)) continue;
+    const bool is_piped = command.link == Link::pipe || command.background ||
+                          (i + 1 < commands.size() && commands[i + 1].link == Link::pipe);
+    if (is_piped) {
+      // A pipe runs its commands in subshells.
+      State before = state();
+      follow_one(command);
+      restore(std::move(before));
+      if (leaves_ != Leaves::nothing) leaves_ = Leaves::nothing;
+    } else {
+      follow_one(command);
+    }
+    if (inverts && status_) status_ = !*status_;
+    // The program of `exec` replaces the shell.
+    if (executes && !command.words.empty() && mode_ == Mode::run) leaves_ = Leaves::script;
+  }
+}
+
+// Removes leading keywords from `command`; true if nothing remains.
+bool Follower::is_keyword(Command& command) {
+  auto& words = command.words;
+  while (!words.empty()) {
+    const std::string& word = words[0];
+    if (word == "if") {
+      branches_.open_if();
+      status_ = true;
+    } else if (word == "then") {
+      // A condition on a program is undecided; the command after its `||` does not run.
+      branches_.then(assumed_ ? Status() : status_, presumed_);
+    } else if (word == "elif" || word == "else") {
+      branches_.otherwise();
+    } else if (word == "fi" || word == "esac") {
+      // Where no branch was taken, the block succeeds.
+      const Status taken = branches_.close();
+      if (taken == Status(false)) status_ = true;
+      if (!taken) status_ = std::nullopt;
+      if (taken != Status(true)) assumed_ = presumed_ = false;
+      return true;
+    } else if (word == "case") {
+      branches_.open_case(words.size() > 1 ? expander().text(words[1]) : "");
+      return true;
+    } else if (word == "!") {
+      inverts_ = !inverts_;
+    } else if (word == "exec") {
+      executes_ = true;
+    } else if (!is_one_of(word, {"}", ")", "do", "done", "time", "nohup"})) {
+      return false;
+    }
+    // The command after such a keyword starts a new list.
+    if (!is_one_of(word, {"!", "time", "exec", "nohup"})) command.link = Link::next;
+    words.erase(words.begin());
+  }
+  return true;
+}
+
+// The last of the commands that form the pattern `a | b)` of a case, starting at commands[at].
+std::optional<std::size_t> Follower::pattern_after(CommandSpan commands, std::size_t at) const {
+  if (!branches_.subject()) return std::nullopt;
+  while (!commands[at].pattern && at + 1 < commands.size() && commands[at + 1].link == Link::pipe)
+    ++at;
+  return commands[at].pattern ? std::optional(at) : std::nullopt;
+}
+
+Status Follower::matches_case(CommandSpan commands, std::size_t first, std::size_t last) {
+  Status any = false;
+  for (std::size_t i = first; i <= last; ++i) {
+    if (commands[i].words.empty()) continue;
+    const Status one =
+        matches_pattern(expander().pattern(commands[i].words.back()), *branches_.subject());
+    if (one == Status(true)) return true;
+    if (!one) any = std::nullopt;
+  }
+  return any;
+}
+
+// Whether `command` runs, given its branch and the previous status; sets mode_.
+bool Follower::runs_after(const Command& command) {
+  mode_ = branches_.mode();
+  line_ = command.line;
+  const bool chained = command.link == Link::if_succeeded || command.link == Link::if_failed;
+  // The first command of a pipe decides whether the others run.
+  if (command.link == Link::pipe) {
+    mode_ = pipe_mode_;
+    return mode_ != Mode::skip;
+  }
+  pipe_mode_ = Mode::skip;
+  if (chained && status_ && *status_ != (command.link == Link::if_succeeded)) return false;
+  if (chained && !status_ && mode_ != Mode::skip) mode_ = Mode::maybe;
+  if (chained && presumed_ && mode_ == Mode::run) mode_ = Mode::presumed;
+  pipe_mode_ = mode_;
+  return mode_ != Mode::skip;
+}
+
+Run follow(std::string_view text, const std::filesystem::path& file, const Definitions& definitions,
+           const std::vector<std::string>& arguments) {
+  Follower follower(file, definitions, arguments);
+  follower.follow_text(text);
+  return std::move(follower.run);
+}
+
+// ---- one command
 
 namespace fs = std::filesystem;
 
@@ -207,150 +408,6 @@ void Follower::shift(const std::vector<std::string>& words) {
   rest.erase(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(count));
   rest.insert(rest.begin(), words[0]);
   variables_.replace_arguments(rest);
-}
-
-// ---- scripts, shells and programs
-
-// The path of the file `name`, relative to the script's folder.
-fs::path Follower::resolve(const std::string& name) const {
-  // A folder that the script computes, by `pwd` or `cd`, is usually its own.
-  const std::size_t mark = name.rfind(kUnknownEnd);
-  const fs::path known(mark == std::string::npos ? name
-                                                 : fmt::format(".{}", name.substr(mark + 1)));
-  return known.is_absolute() ? known : (folder_ / known).lexically_normal();
-}
-
-// `source FILE` or `source FILE ARGUMENTS`.
-void Follower::source(const std::vector<std::string>& words) {
-  const fs::path path = resolve(words[1]);
-  std::error_code ignored;
-  // The variables of a missing file stay unknown.
-  if (!fs::is_regular_file(path, ignored)) return;
-  const std::string outer = std::exchange(file_, path.string());
-  const int line = line_;
-  const Branches branches = branches_;
-  branches_.open_block(mode_);
-  ++returns_;
-  const bool has_arguments = words.size() > 2;
-  Values before;
-  if (has_arguments) before = variables_.replace_arguments({words.begin() + 1, words.end()});
-  follow_text(read_file(path));
-  if (has_arguments) variables_.restore_arguments(std::move(before));
-  --returns_;
-  if (leaves_ == Leaves::function) leaves_ = Leaves::nothing;
-  branches_ = branches;
-  line_ = line;
-  file_ = outer;
-}
-
-// Interprets the script that `words` start directly, by a shell, a launcher or sbatch; false if
-// they start none that exists.
-bool Follower::starts_script(const std::vector<std::string>& words) {
-  const auto name_of = [](const std::string& word) { return fs::path(word).filename().string(); };
-  const std::string first = name_of(words[0]);
-  const bool submits = first == "sbatch";
-  const bool by_shell = is_one_of(first, {"bash", "sh", "zsh"});
-  const bool may_start =
-      submits || by_shell || is_one_of(first, {"srun", "mpirun", "mpiexec", "env", "nice", "time"});
-  const auto script = std::find_if(words.begin(), words.end(), [&](const std::string& word) {
-    return word.ends_with(".sh") || word.ends_with(".sbatch") || word.ends_with(".slurm");
-  });
-  if (script == words.end() || (script != words.begin() && !may_start)) return false;
-  const bool runs_python =
-      std::any_of(words.begin(), script, [](const auto& word) { return word.ends_with(".py"); });
-  const fs::path path = resolve(*script);
-  std::error_code ignored;
-  if (runs_python || has_unknown(*script) || !fs::is_regular_file(path, ignored)) return false;
-  // A script that resubmits itself adds nothing.
-  for (const fs::path& open : open_)
-    if (fs::equivalent(open, path, ignored)) return false;
-
-  const std::vector<std::string> arguments(script + 1, words.end());
-  Values environment = variables_.exported(prefix_);
-  // `env NAME=text bash X.sh`
-  if (first == "env")
-    for (auto word = words.begin() + 1; word != script && assignment_at(*word); ++word)
-      environment[word->substr(0, *assignment_at(*word))] = {
-          word->substr(*assignment_at(*word) + 1)};
-  Follower inner(path, definitions_, arguments, environment, depth_);
-  // A script started without arguments has none (rather than unknown ones).
-  if (arguments.empty()) inner.set_arguments({});
-  inner.followed_ = followed_;
-  inner.open_.insert(inner.open_.begin(), open_.begin(), open_.end());
-  // The launcher of a shell launches the commands of the shell.
-  inner.words_before_ = words_before_;
-  auto launcher = script;
-  if (launcher != words.begin() && is_one_of(name_of(*(launcher - 1)), {"bash", "sh", "zsh"}))
-    --launcher;
-  if (!submits && !by_shell)
-    inner.words_before_.insert(inner.words_before_.end(), words.begin(), launcher);
-  inner.follow_text(read_file(path));
-  followed_ = inner.followed_;
-  if (submits) {
-    // Options on the command line override those in the script.
-    run.sbatch.insert(run.sbatch.end(), words.begin() + 1, script);
-    run.sbatch.insert(run.sbatch.end(), inner.run.sbatch.begin(), inner.run.sbatch.end());
-  }
-  for (RunCommand& command : inner.run.commands) run.commands.push_back(std::move(command));
-  for (auto& [name, text] : inner.run.files) run.files[name] = std::move(text);
-  return true;
-}
-
-// Interprets the text of `eval`; `before` are the words of the launcher of a shell.
-void Follower::follow_inner(const std::string& text, const std::vector<std::string>& before) {
-  const std::size_t outer = words_before_.size();
-  words_before_.insert(words_before_.end(), before.begin(), before.end());
-  const Branches branches = branches_;
-  branches_.open_block(mode_);
-  follow_commands(read_commands(text, file_, line_));
-  branches_ = branches;
-  words_before_.resize(outer);
-}
-
-// Interprets the text of `bash -c TEXT NAME ARGUMENTS` or of `ssh HOST TEXT`: another shell, which
-// has the variables `environment`.
-void Follower::follow_shell(const std::string& text, const std::vector<std::string>& before,
-                            const std::vector<std::string>& arguments, const Values& environment) {
-  State outer = state();
-  variables_ = Variables(definitions_, file_, environment);
-  functions_.clear();
-  if (!arguments.empty()) {
-    variables_.set("0", {arguments[0]});
-    variables_.replace_arguments(arguments);
-  }
-  const int returns = std::exchange(returns_, 0), loops = std::exchange(loops_, 0);
-  follow_inner(text, before);
-  returns_ = returns;
-  loops_ = loops;
-  leaves_ = Leaves::nothing;
-  restore(std::move(outer));
-}
-
-void Follower::record(std::vector<std::string> words) {
-  for (std::size_t i = 0; i + 2 < words.size(); ++i) {
-    const std::string name = fs::path(words[i]).filename().string();
-    const bool commands =
-        words[i + 1].starts_with("-") && words[i + 1].ends_with("c") && words[i + 1].size() <= 4;
-    if (!is_one_of(name, {"bash", "sh"}) || !commands) continue;
-    const std::string text = words[i + 2];
-    const std::vector<std::string> arguments(words.begin() + static_cast<std::ptrdiff_t>(i) + 3,
-                                             words.end());
-    words.resize(i);
-    follow_shell(text, words, arguments, variables_.exported(prefix_));
-    assumed_ = true;
-    return;
-  }
-  assumed_ = true;
-  // The command of `ssh HOST "cd FOLDER && python ..."`, which is one word.
-  if (words[0] == "ssh" && words.size() > 2 && words.back().find(' ') != std::string::npos)
-    return follow_shell(words.back(), {}, {}, {});
-  if (starts_script(words)) return;
-  // What a program that searches finds is unknown, also in `grep -q ... && X=1`.
-  if (is_one_of(words[0], {"grep", "egrep", "which", "type", "pgrep", "diff", "cmp"}) ||
-      (words[0] == "command" && words.size() > 1 && words[1].starts_with("-")))
-    status_ = std::nullopt;
-  words.insert(words.begin(), words_before_.begin(), words_before_.end());
-  run.commands.push_back({std::move(words), file_, line_});
 }
 
 }  // namespace trireme::convert::shell

@@ -1,7 +1,6 @@
-// The interpreter behind script.hpp. control_flow.cpp decides which commands run and runs groups,
-// subshells and functions, loops.cpp loops; commands.cpp executes one command and starts scripts
-// and programs, assignments.cpp sets variables, output.cpp prints; expansion/conditions.cpp has
-// tests.
+// The interpreter behind script.hpp. commands.cpp decides which commands run and executes one,
+// blocks.cpp runs groups, subshells, functions and loops, assignments.cpp sets variables,
+// output.cpp prints and starts scripts and programs; expansion/conditions.cpp has tests.
 #pragma once
 
 #include <algorithm>
@@ -178,33 +177,13 @@ class Follower {
     int line = 0;
   };
 
-  // control_flow.cpp
+  // commands.cpp
   void follow_commands(CommandSpan commands);
   void follow_list(CommandSpan commands);
   bool is_keyword(Command& command);
   std::optional<std::size_t> pattern_after(CommandSpan commands, std::size_t at) const;
   Status matches_case(CommandSpan commands, std::size_t first, std::size_t last);
   bool runs_after(const Command& command);
-  std::size_t define_function(Command head, CommandSpan commands, std::size_t at);
-  std::size_t follow_block(Command head, CommandSpan commands, std::size_t at);
-  void follow_group(CommandSpan body, bool is_subshell);
-  void call(const Commands& body, const std::vector<std::string>& words);
-  State state() const { return {variables_, functions_, associative_, integers_}; }
-  void restore(State state);
-  void leave(const std::vector<std::string>& words);
-
-  // loops.cpp
-  Loop loop_of(Command head, CommandSpan rest);
-  void follow_loop(const Loop& loop);
-  bool follow_passes(const Loop& loop, std::vector<std::size_t>& starts);
-  Status enters(const Loop& loop, std::size_t pass);
-  void follow_body(const Loop& loop);
-  bool leaves_loop();
-  void follow_undecided(const Loop& loop, std::set<std::string> changed);
-  void forget_changed(const std::set<std::string>& names, int line);
-  void merge_passes(const Loop& loop, const State& before, const std::vector<std::size_t>& starts);
-
-  // commands.cpp
   void follow_one(const Command& command);
   void follow_simple(const Command& command, std::size_t first, std::vector<std::string> words);
   bool is_builtin(const std::vector<std::string>& words, const Command& command);
@@ -215,13 +194,24 @@ class Follower {
   void set_options(const std::vector<std::string>& words);
   void shift(const std::vector<std::string>& words);
   void unset(const std::vector<std::string>& words);
-  std::filesystem::path resolve(const std::string& name) const;
-  void source(const std::vector<std::string>& words);
-  bool starts_script(const std::vector<std::string>& words);
-  void follow_inner(const std::string& text, const std::vector<std::string>& before);
-  void follow_shell(const std::string& text, const std::vector<std::string>& before,
-                    const std::vector<std::string>& arguments, const Values& environment);
-  void record(std::vector<std::string> words);
+
+  // blocks.cpp
+  std::size_t define_function(Command head, CommandSpan commands, std::size_t at);
+  std::size_t follow_block(Command head, CommandSpan commands, std::size_t at);
+  void follow_group(CommandSpan body, bool is_subshell);
+  void call(const Commands& body, const std::vector<std::string>& words);
+  State state() const { return {variables_, functions_, associative_, integers_}; }
+  void restore(State state);
+  void leave(const std::vector<std::string>& words);
+  Loop loop_of(Command head, CommandSpan rest);
+  void follow_loop(const Loop& loop);
+  bool follow_passes(const Loop& loop, std::vector<std::size_t>& starts);
+  Status enters(const Loop& loop, std::size_t pass);
+  void follow_body(const Loop& loop);
+  bool leaves_loop();
+  void follow_undecided(const Loop& loop, std::set<std::string> changed);
+  void forget_changed(const std::set<std::string>& names, int line);
+  void merge_passes(const Loop& loop, const State& before, const std::vector<std::size_t>& starts);
 
   // assignments.cpp
   std::string under_condition(const std::string& name) const;
@@ -246,6 +236,13 @@ class Follower {
   void edit(const std::vector<std::string>& words, const Command& command);
   std::optional<std::string> output_of(const std::string& text);
   std::optional<std::string> output_of_command(const Command& command);
+  std::filesystem::path resolve(const std::string& name) const;
+  void source(const std::vector<std::string>& words);
+  bool starts_script(const std::vector<std::string>& words);
+  void follow_inner(const std::string& text, const std::vector<std::string>& before);
+  void follow_shell(const std::string& text, const std::vector<std::string>& before,
+                    const std::vector<std::string>& arguments, const Values& environment);
+  void record(std::vector<std::string> words);
 
   Expander expander() {
     return Expander(
