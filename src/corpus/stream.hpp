@@ -19,7 +19,6 @@
 
 #include "core/clock.hpp"
 #include "core/text.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::corpus {

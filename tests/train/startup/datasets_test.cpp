@@ -4,7 +4,7 @@
 
 #include "../../data/dataset_files.hpp"
 #include "decks.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::train {
 namespace {
