@@ -1,5 +1,6 @@
 #include "data/gpt/gpt_dataset.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <numeric>
