@@ -1,3 +1,4 @@
+// Many continuations at a time, and beam search.
 #include <algorithm>
 #include <bit>
 #include <cmath>

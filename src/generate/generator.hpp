@@ -17,6 +17,7 @@
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::generate {
+
 /// How the next token is sampled. In this order: repetition penalty, temperature, top-k, top-p,
 /// min-p.
 struct Sampling {

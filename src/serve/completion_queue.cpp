@@ -1,3 +1,4 @@
+// Requests on their way between clients and the model, and the text of each token.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The state of a run, its spikes, and when it stops.
 #include "train/run_state.hpp"
 
 #include <fmt/format.h>

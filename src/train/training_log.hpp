@@ -28,6 +28,7 @@
 #include "train/run_state.hpp"
 
 namespace trireme::train {
+
 /// Samples the GPUs that the run uses, on the first rank of each node, into <run>/ranks/<host>.gpu.
 /// A run on the host samples every GPU of its nodes.
 class GpuWatch {

@@ -1,3 +1,5 @@
+// From a script or a command line to a deck: reading the recipe, applying the table and the rules,
+// and writing the deck.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

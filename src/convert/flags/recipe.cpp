@@ -1,3 +1,4 @@
+// The flags of a recipe: parsed from a command line or a ds_config.json, and read by the rules.
 #include "convert/flags/recipe.hpp"
 
 #include <fmt/format.h>

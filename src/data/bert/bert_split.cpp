@@ -1,3 +1,4 @@
+// Opening a split of a BERT run's data, and samples in TensorFlow's record files.
 #include "data/bert/bert_split.hpp"
 
 #include <glob.h>

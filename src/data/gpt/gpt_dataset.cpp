@@ -1,3 +1,4 @@
+// The samples of GPT, and opening a split: one dataset or a blend of several.
 #include "data/gpt/gpt_dataset.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Runs read from metrics.jsonl and from logs, tables of them, and Megatron-LM's log.
 #include "report/runs/run_history.hpp"
 
 #include <fmt/format.h>

@@ -15,6 +15,7 @@
 #include "train/run_state.hpp"
 
 namespace trireme::train {
+
 std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                                   const plan::Vocabulary& vocabulary,
                                                   data::Split split,

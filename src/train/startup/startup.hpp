@@ -26,6 +26,7 @@
 #include "plan/setup.hpp"
 
 namespace trireme::train {
+
 /// Opens `split` of the deck's data for `samples` samples (absent: one epoch) of the kind that the
 /// model's family trains on. Collective over `world`, whose rank 0 builds the sample index; a rank
 /// that throws does not reach the barrier, so the caller must end the others. Throws as

@@ -1,3 +1,4 @@
+// What the passes of a step compute, observed; and where a model holds numbers that are not finite.
 #include "train/verify/step_verifier.hpp"
 
 #include <fmt/format.h>
