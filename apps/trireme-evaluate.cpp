@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/clock.hpp"
 #include "core/text.hpp"
 #include "deck_options.hpp"
@@ -19,13 +19,9 @@
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
-#include "train/evaluations.hpp"
 #include "train/stage_runner.hpp"
-#include "train/startup/datasets.hpp"
-#include "train/startup/devices.hpp"
-#include "train/startup/restart.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/divergence.hpp"
+#include "train/verify/step_verifier.hpp"
 
 namespace trireme {
 namespace {

@@ -3,8 +3,6 @@
 
 #include <memory>
 
-#include "generate/batch_generator.hpp"
-#include "generate/beam_search.hpp"
 #include "generate/decoder.hpp"
 #include "generate/generator.hpp"
 #include "generate/texts.hpp"

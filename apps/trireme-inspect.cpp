@@ -11,7 +11,6 @@
 
 #include "app.hpp"
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
 #include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/files.hpp"

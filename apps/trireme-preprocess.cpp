@@ -8,8 +8,6 @@
 #include "app.hpp"
 #include "core/text.hpp"
 #include "data/indexed_dataset.hpp"
-#include "data/prepare.hpp"
-#include "data/split.hpp"
 #include "preprocess/corpus_commands.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer_options.hpp"

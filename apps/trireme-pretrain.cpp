@@ -7,7 +7,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "convert/convert.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
@@ -15,10 +15,8 @@
 #include "job_options.hpp"
 #include "mpi_app.hpp"
 #include "pretrain/console.hpp"
-#include "train/startup/devices.hpp"
-#include "train/startup/rank_output.hpp"
+#include "train/startup/launch.hpp"
 #include "train/startup/startup.hpp"
-#include "train/startup/supervise.hpp"
 #include "train/trainer.hpp"
 
 namespace trireme {

@@ -10,11 +10,9 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "report/follow/follower.hpp"
-#include "report/goodput.hpp"
 #include "report/html/page.hpp"
-#include "report/runs/comparison.hpp"
+#include "report/metrics.hpp"
 #include "report/runs/run_history.hpp"
-#include "report/runs/timeline.hpp"
 
 namespace trireme {
 namespace {

@@ -5,7 +5,7 @@
 #include "deck_options.hpp"
 #include "plan/job.hpp"
 #include "sweep/sweep.hpp"
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme {
 namespace {

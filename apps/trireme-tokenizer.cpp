@@ -9,7 +9,7 @@
 
 #include "app.hpp"
 #include "core/text.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer_options.hpp"
 
 namespace trireme {

@@ -5,10 +5,10 @@
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "deck_options.hpp"
-#include "generate/batch_generator.hpp"
+#include "generate/generator.hpp"
 #include "model/families/registry.hpp"
 #include "plan/setup.hpp"
-#include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::bench {
 namespace {

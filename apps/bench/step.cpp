@@ -10,8 +10,7 @@
 #include "core/text.hpp"
 #include "deck_options.hpp"
 #include "mpi_app.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
-#include "train/startup/devices.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 #include "train/startup/startup.hpp"
 #include "train/trainer.hpp"
 

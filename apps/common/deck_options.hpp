@@ -10,19 +10,15 @@
 #include <vector>
 
 #include "app.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "deck/deck.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "deck/value.hpp"
 #include "plan/run_plan.hpp"
 #include "plan/setup.hpp"
-#include "train/evaluations.hpp"
-#include "train/startup/datasets.hpp"
-#include "train/startup/devices.hpp"
-#include "train/startup/restart.hpp"
+#include "train/stage_runner.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/pass_observer.hpp"
+#include "train/verify/step_verifier.hpp"
 
 namespace trireme {
 

@@ -7,14 +7,14 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "deck/load.hpp"
 #include "generate/batch_decoder.hpp"
-#include "generate/checkpoint_model.hpp"
+#include "generate/decoder.hpp"
 #include "mpi_app.hpp"
 #include "plan/setup.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "train/startup/devices.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "app.hpp"
-#include "tokenizer/preprocess/documents.hpp"
 #include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer/tokenizer.hpp"
 

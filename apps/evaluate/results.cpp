@@ -5,7 +5,7 @@
 #include "app.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "report/runs/comparison.hpp"
+#include "report/runs/run_history.hpp"
 
 namespace trireme {
 namespace {

@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "core/files.hpp"
-#include "generate/batch_generator.hpp"
-#include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/utf8.hpp"
+#include "generate/generator.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 #ifdef TRIREME_WITH_EDIT
 #include <editline/readline.h>

@@ -10,12 +10,12 @@
 #include "core/files.hpp"
 #include "core/system/process.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "model/families/registry.hpp"
 #include "pipeline/schedule.hpp"
 #include "plan/job.hpp"
 #include "plan/setup.hpp"
-#include "report/runs/timeline.hpp"
+#include "report/runs/run_history.hpp"
 
 namespace trireme::plan_app {
 namespace {

@@ -31,7 +31,7 @@ std::string to_deck(const plan::TimedLayout& layout, const plan::Cluster& cluste
                     const std::string& command);
 
 /// One step of `layout` as the simulator times it, as the timeline of a run
-/// (report/runs/timeline.hpp) with a rank for each stage: passes alone, without the optimizer.
+/// (report/runs/run_history.hpp) with a rank for each stage: passes alone, without the optimizer.
 std::string to_timeline(const plan::TimedLayout& layout, const plan::Cluster& cluster,
                         std::int64_t vocab);
 

@@ -1,4 +1,4 @@
-#include "checkpoint/background_save.hpp"
+#include "checkpoint/checkpoint.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "checkpoint/elements.hpp"
-#include "checkpoint/hdf5/compression.hpp"
-#include "checkpoint/hdf5/handles.hpp"
+#include "checkpoint/hdf5/metadata.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 

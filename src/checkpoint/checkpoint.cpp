@@ -9,12 +9,9 @@
 #include <string>
 #include <system_error>
 
-#include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
-#include "checkpoint/folder.hpp"
-#include "checkpoint/hdf5/compression.hpp"
-#include "checkpoint/hdf5/handles.hpp"
-#include "checkpoint/read_ahead.hpp"
+#include "checkpoint/file.hpp"
+#include "checkpoint/hdf5/metadata.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

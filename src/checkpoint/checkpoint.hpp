@@ -2,12 +2,19 @@
 // independent of the layout that wrote it. checkpoint/file.hpp describes the file.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/file.hpp"
+#include "checkpoint/local/shard.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "core/tensor.hpp"
 #include "device/backend.hpp"
@@ -21,23 +28,6 @@ class Optimizer;
 }
 
 namespace trireme::checkpoint {
-
-/// Part of a tensor in this rank's memory.
-struct Piece {
-  grid::Hyperslabs slabs;  ///< where the elements belong; see grid::Hyperslabs for the order
-  /// count_elements(slabs) elements, in host memory or that of the backend that save() and load()
-  /// are told; save() only reads them
-  void* data = nullptr;
-  bool owner = true;  ///< false on replicas: they are read by load() and not written by save()
-};
-
-/// A logical tensor and what this rank holds of it: nothing, or one or more pieces.
-struct LocalTensor {
-  std::string name;  ///< path in the file, without a leading slash
-  Shape shape;       ///< global shape, one or two axes
-  DType dtype = DType::f32;
-  std::vector<Piece> pieces;
-};
 
 /// Writes a checkpoint and publishes it: writes `path`.part, syncs it, renames it to `path`, and
 /// then names it in the file `latest` of the same folder. A kill at any instant leaves the
@@ -84,5 +74,103 @@ std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& paramet
 /// data rank owns.
 std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
                                         bool first_data_rank);
+
+}  // namespace trireme::checkpoint
+
+// ---- saving while training continues (checkpoint.async)
+
+namespace trireme::checkpoint {
+
+/// Copies what each rank owns into host memory, from which a thread of each rank computes checksums
+/// and writes, as save() does; one save at a time. MPI is used by the main thread alone: the ranks
+/// agree on each of the steps (checksums, metadata, elements, publishing) in advance(), between
+/// iterations. A kill at any instant leaves the checkpoint that `latest` names intact.
+class BackgroundSave {
+ public:
+  /// Allocates the host memory: the bytes that this rank owns of `tensors`, for start_local() with
+  /// its `replicas`. `ranks` and `memory`, in which the tensors are, must outlive this. Throws as
+  /// Backend::allocate_on_host().
+  BackgroundSave(comm::MpiCommunicator& ranks, device::Backend& memory,
+                 const std::vector<LocalTensor>& tensors, bool replicas = false);
+  /// Stops the thread; the unfinished file remains when a save is in flight.
+  ~BackgroundSave();
+  BackgroundSave(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+  /// Starts to copy `tensors`, those of the constructor, and to save them as save() does. Nothing
+  /// may change them before finish_copies(). No other save may be in flight. Collective.
+  void start(const std::filesystem::path& path, const Attributes& attributes,
+             const std::string& deck, const std::vector<LocalTensor>& tensors, int compression = 0);
+  /// As start(), to a shard of each rank on its node's disk instead, in `folder`; of the older ones
+  /// the newest stays. With `partners`, the nodes of the ranks, each node then keeps a copy of
+  /// another's shards; where copying fails the newest older one with copies stays. Collective.
+  void start_local(const std::filesystem::path& folder, const ShardHeader& header,
+                   const std::vector<LocalTensor>& tensors, const std::vector<int>& partners);
+  /// Makes the backend's later work wait for the copies. Call it before the tensors are changed.
+  void finish_copies();
+  /// Seconds for which that work has waited; 0 until advance() has seen the copies' end. On a GPU
+  /// the time between two points of its stream, in which it has nothing else to do.
+  double waited_seconds() const { return waited_seconds_; }
+
+  bool in_flight() const { return step_ != Step::idle; }
+  /// Whether all ranks have written their elements: the checkpoint may be published at any moment.
+  /// Never while shards are copied to other nodes: they do not outlast the loss of a node.
+  bool publishes() const { return step_ == Step::publishing; }
+  /// Takes the next step when all ranks have completed the last one; does not wait for them to.
+  /// Returns true when the checkpoint is published. Collective; throws, on every rank, as save().
+  /// After an exception no save is in flight, and unfinished files and the shards of a checkpoint
+  /// that is not complete are removed.
+  bool advance();
+  /// Waits until the checkpoint is published; calls `publishing` once it may be. Collective; throws
+  /// as advance().
+  void wait(const std::function<void()>& publishing = [] {});
+
+ private:
+  enum class Step { idle, copies, checksums, metadata, elements, publishing, shard, partners };
+
+  /// Starts the copies of `tensors`, without replicas unless `replicas`.
+  void start_copies(const std::vector<LocalTensor>& tensors, bool replicas);
+  /// Runs `work` in the thread.
+  void run(Step step, std::function<void()> work);
+  void run_on_first_rank(Step step, std::function<void()> work);
+  /// The next step, after one that all ranks have completed. Collective.
+  void take_next_step();
+  /// After the step `failed`: deletes unfinished files, the shards of this iteration where another
+  /// rank lacks its own, or older ones. No MPI.
+  void clean_up(Step failed);
+  void finish_shard();
+  void remove_older_shards();
+  void compute_checksums();
+  void reserve_and_describe();
+  void write_elements();
+  void compress_and_publish();
+  /// What the thread calls after each few MiB.
+  void note_progress();
+
+  comm::MpiCommunicator& ranks_;
+  device::Backend& memory_;
+  device::Buffer buffer_;                                   ///< of the copies
+  std::unique_ptr<device::Event> wait_begins_, wait_ends_;  ///< of finish_copies()
+  bool waits_ = false;                                      ///< both are recorded
+  double waited_seconds_ = 0.0;
+
+  Step step_ = Step::idle;
+  std::filesystem::path path_, unfinished_;
+  Attributes attributes_;
+  std::string deck_;
+  int compression_ = 0;
+  std::vector<LocalTensor> copies_;   ///< this rank's own pieces
+  std::optional<ShardHeader> shard_;  ///< with start_local()
+  std::vector<int> partners_;
+  std::int64_t copied_ = -1;  ///< the newest iteration with copies on other nodes; -1 without
+  std::unique_ptr<comm::MpiCommunicator> thread_ranks_;  ///< for the thread's messages
+  std::vector<std::uint64_t> checksums_;
+  std::vector<std::int64_t> offsets_;  ///< of the elements in the file
+
+  std::thread thread_;
+  std::exception_ptr error_;  ///< of the thread
+  std::atomic<bool> done_ = false, stop_ = false;
+  std::atomic<std::int64_t> progress_ = 0;
+};
 
 }  // namespace trireme::checkpoint

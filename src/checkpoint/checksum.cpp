@@ -1,4 +1,4 @@
-#include "checkpoint/checksum.hpp"
+#include "checkpoint/file.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "checkpoint/file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

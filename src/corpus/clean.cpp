@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 #ifdef TRIREME_WITH_CLD2
 #include <cld2/public/compact_lang_det.h>

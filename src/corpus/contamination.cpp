@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::corpus {
 namespace {

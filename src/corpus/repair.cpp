@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "core/error.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::corpus {
 namespace {

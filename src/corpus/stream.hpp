@@ -19,8 +19,7 @@
 
 #include "core/clock.hpp"
 #include "core/text.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::corpus {
 

@@ -1,4 +1,4 @@
-#include "data/prepare.hpp"
+#include "data/indexed_dataset.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,11 +10,8 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
-#include "data/split.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::data {
 namespace {

@@ -1,5 +1,5 @@
 // Compiled without fused multiply-adds: which dataset lags most is often a matter of the last bit.
-#include "data/split.hpp"
+#include "data/indexed_dataset.hpp"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "core/error.hpp"
-#include "deck/batch_sizes.hpp"
 
 namespace trireme::deck {
 

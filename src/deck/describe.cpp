@@ -1,4 +1,4 @@
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,8 +10,8 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::deck {
 namespace {

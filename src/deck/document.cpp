@@ -1,4 +1,4 @@
-#include "deck/document.hpp"
+#include "deck/value.hpp"
 
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>

@@ -10,9 +10,7 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "deck/checks/checks.hpp"
-#include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
-#include "deck/keys/settings.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::deck {

@@ -1,9 +1,12 @@
-// A deck's section `model`. See deck.hpp.
+// A deck's sections `model`, `optimizer`, `schedule`, `precision` and `recompute`, and lengths of
+// training. See deck.hpp.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "deck/choices.hpp"
@@ -105,5 +108,147 @@ constexpr double gpt_flops_per_token(std::int64_t layers, std::int64_t hidden, s
   const double v = static_cast<double>(vocab);
   return l * (24 * h * h + 12 * h * f + 6 * s * h) + 6 * v * h;
 }
+
+// ---- optimizer and schedule
+
+/// What a Length counts. A fraction is of schedule.decay.
+enum class Unit { iterations, samples, seconds, minutes, hours, fraction };
+
+constexpr auto names_of(Unit) {
+  return std::to_array<std::string_view>(
+      {"iterations", "samples", "seconds", "minutes", "hours", "fraction"});
+}
+
+/// A number with its unit, such as `2000 iterations` or `90 minutes`. A bare number of the deck has
+/// already got the unit that `train` counts in.
+struct Length {
+  double value = 0;
+  Unit unit = Unit::iterations;
+
+  bool operator==(const Length&) const = default;
+};
+
+/// Factors of a hyperparameter for each group of parameters.
+struct GroupFactors {
+  double embedding = 1;
+  double matrices = 1;  ///< of layers
+  double head = 1;
+  double vectors = 1;  ///< biases and norms
+
+  bool operator==(const GroupFactors&) const = default;
+};
+
+/// Set for optimizer.type muon alone.
+struct Muon {
+  std::optional<MuonScale> scale;
+  std::optional<bool> nesterov;
+
+  bool operator==(const Muon&) const = default;
+};
+
+struct Optimizer {
+  OptimizerType type{};
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  std::optional<double> momentum;  ///< set for sgd and muon alone
+  Muon muon;
+  double weight_decay = 0;
+  GroupFactors rate;   ///< of the learning rate
+  GroupFactors decay;  ///< of the weight decay
+  double clip = 0;     ///< 0: no clipping
+
+  bool operator==(const Optimizer&) const = default;
+};
+
+struct WeightDecay {
+  double end = 0;
+  RampType type{};
+
+  bool operator==(const WeightDecay&) const = default;
+};
+
+/// Set for schedule.type lr-range-test alone.
+struct RangeTest {
+  std::optional<Length> step;
+  std::optional<double> rate;
+  std::optional<bool> staircase;
+
+  bool operator==(const RangeTest&) const = default;
+};
+
+/// Set only with schedule.type = wsd.
+struct Wsd {
+  std::optional<Length> decay;  ///< of the last part; a fraction is of schedule.decay
+  std::optional<WsdShape> shape;
+
+  bool operator==(const Wsd&) const = default;
+};
+
+struct Schedule {
+  ScheduleType type{};
+  ScheduleDialect dialect{};
+  std::optional<double> peak;  ///< set but for a range test
+  double minimum = 0;
+  Length warmup;
+  Length decay;
+  WeightDecay weight_decay;
+  RangeTest range_test;
+  Wsd wsd;
+
+  bool operator==(const Schedule&) const = default;
+};
+
+// ---- precision and recomputation
+
+/// Those but `value` are set only where the scale is dynamic: see is_dynamic.
+struct LossScale {
+  std::optional<double> value;  ///< unset: `dynamic`
+  std::optional<LossScaleDialect> dialect;
+  std::optional<double> initial;
+  std::optional<std::int64_t> window;
+  std::optional<std::int64_t> hysteresis;
+  std::optional<double> minimum;
+
+  bool operator==(const LossScale&) const = default;
+};
+
+/// Set only where precision.gemm is fp8.
+struct Fp8 {
+  std::optional<Fp8Recipe> recipe;
+  std::optional<Fp8Type> forward;
+  std::optional<Fp8Type> backward;
+  std::optional<std::int64_t> first_layers;  ///< that stay in precision.compute
+  std::optional<std::int64_t> last_layers;
+
+  bool operator==(const Fp8&) const = default;
+};
+
+struct Precision {
+  Compute compute{};
+  EmbeddingPrecision embedding{};
+  GemmPrecision gemm{};
+  Fp8 fp8;
+  GradientPrecision gradients{};
+  LossScale loss_scale;
+
+  /// Whether embeddings are looked up in the fp32 master weights of 16-bit ones.
+  bool looks_up_master_weights() const {
+    return embedding == EmbeddingPrecision::fp32 && compute != Compute::fp32;
+  }
+
+  bool operator==(const Precision&) const = default;
+};
+
+struct Recompute {
+  Granularity granularity{};
+  std::optional<RecomputeMethod> method;  ///< set for full alone, as is `layers`
+  std::optional<std::int64_t> layers;
+  bool partition = false;
+  bool offload = false;
+  bool contiguous = false;
+
+  bool operator==(const Recompute&) const = default;
+};
 
 }  // namespace trireme::deck

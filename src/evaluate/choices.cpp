@@ -14,7 +14,7 @@
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::evaluate {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::evaluate {
 namespace {

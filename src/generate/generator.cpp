@@ -11,7 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/philox.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::generate {
 namespace {

@@ -1,4 +1,4 @@
-#include "generate/paged_cache.hpp"
+#include "generate/batch_decoder.hpp"
 
 #include <algorithm>
 

@@ -9,7 +9,7 @@
 #include "core/files.hpp"
 #include "core/tensor.hpp"
 #include "core/text.hpp"
-#include "deck/batch_sizes.hpp"
+#include "deck/deck.hpp"
 #include "model/layers/block.hpp"
 #include "model/spec.hpp"
 #include "model/stage/pipeline_stage.hpp"

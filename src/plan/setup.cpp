@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "core/error.hpp"
-#include "deck/batch_sizes.hpp"
+#include "deck/deck.hpp"
 #include "deck/load.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/norms.hpp"

@@ -1,4 +1,4 @@
-#include "report/goodput.hpp"
+#include "report/metrics.hpp"
 
 #include <algorithm>
 #include <fstream>

@@ -1,5 +1,5 @@
 #include "report/reporter.hpp"
-#include "report/goodput.hpp"
+#include "report/metrics.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

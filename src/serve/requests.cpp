@@ -9,8 +9,8 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "tokenizer/preprocess/documents.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::serve {
 namespace {

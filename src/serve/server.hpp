@@ -1,10 +1,11 @@
-// The server: requests of clients, the queue between them and the model, HTTP, and the page to try
-// it.
+// The server: requests of clients, the queue between them and the model, the text of each token,
+// HTTP, and the page to try it.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -13,14 +14,54 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "generate/batch_generator.hpp"
 #include "generate/generator.hpp"
-#include "serve/token_texts.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::serve {
+
+/// A token as its readers see it.
+struct TokenText {
+  std::string text;        ///< what it adds; "" where it only begins a character
+  std::size_t offset = 0;  ///< of its text in that of the continuation, in code points
+  double log_probability = 0;
+  /// The most likely tokens in its place with their log-probabilities, the most likely first.
+  std::vector<std::pair<std::string, double>> alternatives = {};
+};
+
+/// Gives each token of a continuation its part of the text: all parts together are the text of a
+/// generate::TextStream. A character of several tokens belongs to the last of them, and what a stop
+/// string cuts off to none.
+class TokenTexts {
+ public:
+  /// `tokenizer` must outlive this.
+  TokenTexts(const tokenizer::Tokenizer& tokenizer, const std::vector<std::int32_t>& prompt,
+             std::vector<std::string> stop_strings = {});
+
+  /// Takes a token. Returns the text that no later token changes, as TextStream::push.
+  std::string push(const generate::ChosenToken& token);
+  /// What was kept back, at the end.
+  std::string finish();
+  /// Whether a stop string was met.
+  bool stopped() const { return stream_.stopped(); }
+  /// The tokens whose text no later token changes; each once.
+  std::vector<TokenText> take();
+
+ private:
+  struct Waiting {
+    TokenText token;
+    std::size_t end;  ///< of its text, in bytes
+  };
+
+  const tokenizer::Tokenizer& tokenizer_;
+  generate::TextStream stream_;
+  std::vector<std::int32_t> before_;  ///< the last tokens
+  std::vector<Waiting> waiting_;
+  std::size_t emitted_ = 0, taken_ = 0;  ///< bytes of the stream's text
+  std::size_t offset_ = 0;               ///< taken_ in code points
+};
 
 // Requests of clients as jobs: the OpenAI completions form and Megatron-LM's.
 

@@ -10,7 +10,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "deck/document.hpp"
 #include "deck/sweep/sweep.hpp"
 #include "deck/value.hpp"
 #include "plan/job.hpp"

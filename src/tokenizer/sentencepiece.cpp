@@ -10,7 +10,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -10,7 +10,6 @@
 #include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
 namespace {

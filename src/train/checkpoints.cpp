@@ -1,4 +1,4 @@
-#include "train/checkpoints.hpp"
+#include "train/trainer.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,12 +6,12 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/elements.hpp"
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "train/startup/startup.hpp"
 
 namespace trireme::train {

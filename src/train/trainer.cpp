@@ -6,10 +6,8 @@
 #include "core/system/process.hpp"
 #include "model/spec.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/datasets.hpp"
-#include "train/startup/rank_output.hpp"
+#include "train/startup/launch.hpp"
 #include "train/startup/startup.hpp"
-#include "train/verify/divergence.hpp"
 
 namespace trireme::train {
 

@@ -10,7 +10,7 @@
 #include "core/clock.hpp"
 #include "core/system/process.hpp"
 #include "device/backend.hpp"
-#include "train/startup/rank_output.hpp"
+#include "train/startup/launch.hpp"
 
 namespace trireme::train {
 namespace {

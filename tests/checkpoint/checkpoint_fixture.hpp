@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "sharded_tensors.hpp"

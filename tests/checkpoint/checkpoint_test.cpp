@@ -2,7 +2,6 @@
 
 #include <limits>
 
-#include "checkpoint/background_save.hpp"
 #include "checkpoint_fixture.hpp"
 
 namespace trireme::checkpoint {

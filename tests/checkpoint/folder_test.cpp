@@ -1,4 +1,4 @@
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 
 #include <sys/stat.h>
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "../scratch_folder.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

@@ -1,5 +1,5 @@
 // Local checkpoints: a shard of each rank, copies on other nodes, and the newest that is whole.
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 
 #include <cstring>
 #include <fstream>
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "../message_of.hpp"
-#include "checkpoint/background_save.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint_fixture.hpp"
 #include "core/files.hpp"
 

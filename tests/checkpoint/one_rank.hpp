@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "sharded_tensors.hpp"
 
 namespace trireme::checkpoint {

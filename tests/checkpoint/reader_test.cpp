@@ -7,7 +7,6 @@
 #include <random>
 
 #include "../message_of.hpp"
-#include "checkpoint/checksum.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "one_rank.hpp"

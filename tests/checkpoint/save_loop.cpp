@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "save_loop.hpp"

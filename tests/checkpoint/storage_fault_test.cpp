@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "../file_size_limit.hpp"
-#include "checkpoint/background_save.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint_fixture.hpp"
 #include "core/clock.hpp"
 

@@ -4,11 +4,11 @@
 #include <sstream>
 
 #include "convert/convert.hpp"
-#include "convert/flags/arguments.hpp"
+#include "convert/flags/recipe.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
+#include "deck/value.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {

@@ -6,7 +6,7 @@
 #include "convert/convert.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/document.hpp"
+#include "deck/value.hpp"
 #include "fixture.hpp"
 
 namespace trireme::convert::flags {

@@ -11,7 +11,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "deck/deck.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "deck/sweep/sweep.hpp"
 #include "fixture.hpp"

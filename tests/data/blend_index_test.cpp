@@ -1,4 +1,4 @@
-#include "data/split.hpp"
+#include "data/indexed_dataset.hpp"
 
 #include <limits>
 #include <nlohmann/json.hpp>

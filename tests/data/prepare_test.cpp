@@ -1,11 +1,11 @@
-#include "data/prepare.hpp"
+#include "data/indexed_dataset.hpp"
 
 #include <map>
 #include <sstream>
 
 #include "../message_of.hpp"
 #include "dataset_files.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::data {
 namespace {

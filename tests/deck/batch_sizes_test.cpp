@@ -1,4 +1,4 @@
-#include "deck/batch_sizes.hpp"
+#include "deck/deck.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 
 #include <gtest/gtest.h>
 

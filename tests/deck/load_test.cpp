@@ -7,7 +7,6 @@
 #include <fstream>
 #include <random>
 
-#include "deck/describe.hpp"
 #include "deck/sweep/sweep.hpp"
 #include "deck/value.hpp"
 #include "decks.hpp"

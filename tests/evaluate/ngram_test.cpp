@@ -7,7 +7,7 @@
 
 #include "../scratch_folder.hpp"
 #include "data/gpt/gpt_dataset.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::evaluate {
 namespace {

@@ -3,8 +3,8 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/elements.hpp"
 #include "checkpoint/file.hpp"
-#include "checkpoint/hdf5/compression.hpp"
 #include "checkpoint/local/shard.hpp"
 #include "convert/huggingface/safetensors.hpp"
 #include "core/files.hpp"

@@ -12,7 +12,7 @@
 #include "convert/torch/archive.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "data/bert/record_samples.hpp"
+#include "data/bert/bert_split.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "deck/load.hpp"
@@ -21,7 +21,7 @@
 #include "report/runs/run_history.hpp"
 #include "seeds.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 #include "tokenizer/tokenizer.hpp"
 #ifdef TRIREME_FUZZ_SERVE
 #include "serve/server.hpp"

@@ -1,4 +1,4 @@
-#include "generate/batch_generator.hpp"
+#include "generate/generator.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "generate/beam_search.hpp"
+#include "generate/generator.hpp"
 
 #include <gtest/gtest.h>
 

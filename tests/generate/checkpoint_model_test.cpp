@@ -1,5 +1,5 @@
 // Under mpirun: saving is collective, what is tested is not.
-#include "generate/checkpoint_model.hpp"
+#include "generate/decoder.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "../scratch_folder.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "generate/generator.hpp"
 #include "tiny_gpt.hpp"
 

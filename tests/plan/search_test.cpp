@@ -12,7 +12,6 @@
 #include <random>
 
 #include "core/error.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "decks.hpp"
 #include "plan/run_plan.hpp"

@@ -6,7 +6,6 @@
 
 #include "../message_of.hpp"
 #include "core/error.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "decks.hpp"
 #include "plan/run_plan.hpp"

@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "report/metrics.hpp"
-#include "report/runs/timeline.hpp"
+#include "report/runs/run_history.hpp"
 
 namespace trireme::report {
 namespace {

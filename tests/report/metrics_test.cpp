@@ -11,7 +11,6 @@
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "report/goodput.hpp"
 
 namespace trireme::report {
 namespace {

@@ -12,7 +12,7 @@
 #include "../scratch_folder.hpp"
 #include "core/files.hpp"
 #include "event_decoder.hpp"
-#include "report/goodput.hpp"
+#include "report/metrics.hpp"
 
 namespace trireme::report {
 namespace {

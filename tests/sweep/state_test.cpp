@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "sweeps.hpp"
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 namespace trireme::sweep {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "fixture.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

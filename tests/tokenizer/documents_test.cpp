@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -7,7 +7,7 @@
 
 #include "fixture.hpp"
 #include "tokenizer/bpe/bpe.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 #include "fixture.hpp"
 

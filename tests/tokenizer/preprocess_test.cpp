@@ -9,7 +9,6 @@
 #include <random>
 
 #include "fixture.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
 
 namespace trireme::tokenizer {
 namespace {

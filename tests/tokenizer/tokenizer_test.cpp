@@ -5,7 +5,6 @@
 
 #include "fixture.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace trireme::tokenizer {
 namespace {

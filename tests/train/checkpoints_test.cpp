@@ -1,4 +1,4 @@
-#include "train/checkpoints.hpp"
+#include "train/trainer.hpp"
 
 #include <gtest/gtest.h>
 

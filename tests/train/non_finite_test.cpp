@@ -1,6 +1,6 @@
 // Where ranks find what is not finite in a model: in their copies, their shards and their
 // gradients.
-#include "train/verify/divergence.hpp"
+#include "train/verify/step_verifier.hpp"
 
 #include <gtest/gtest.h>
 

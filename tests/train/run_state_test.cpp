@@ -7,7 +7,6 @@
 
 #include "core/error.hpp"
 #include "decks.hpp"
-#include "train/stop.hpp"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/verify/divergence.hpp"
+#include "train/run_state.hpp"
 
 #include <gtest/gtest.h>
 

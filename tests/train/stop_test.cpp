@@ -1,4 +1,4 @@
-#include "train/stop.hpp"
+#include "train/run_state.hpp"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "train/startup/supervise.hpp"
-#include "train/verify/pass_observer.hpp"
+#include "train/startup/launch.hpp"
+#include "train/verify/step_verifier.hpp"
 
 namespace trireme::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/hdf5/compression.hpp"
+#include "checkpoint/elements.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,8 +11,6 @@
 #include <cstring>
 #include <system_error>
 
-#include "checkpoint/elements.hpp"
-#include "checkpoint/hdf5/handles.hpp"
 #include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

@@ -5,9 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "checkpoint/checksum.hpp"
 #include "checkpoint/elements.hpp"
-#include "checkpoint/hdf5/handles.hpp"
+#include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"

@@ -1,4 +1,4 @@
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 
 #include <algorithm>
 #include <cstddef>

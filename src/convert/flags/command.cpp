@@ -10,7 +10,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "convert/flags/arguments.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"

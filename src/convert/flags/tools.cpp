@@ -9,7 +9,6 @@
 #include <map>
 #include <string_view>
 
-#include "convert/flags/arguments.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"

@@ -10,14 +10,12 @@
 #include <system_error>
 
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
 #include "convert/huggingface/format.hpp"
 #include "convert/huggingface/safetensors.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "deck/choices.hpp"
-#include "deck/describe.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
 #include "model/families/registry.hpp"

@@ -1,5 +1,5 @@
 // What Hugging Face's transformers keeps of a family of models: names and shapes of tensors, and
-// config.json. Each family has a file here and a row in formats().
+// config.json. Each family has its part of a file here and a row in formats().
 #pragma once
 
 #include <cstdint>

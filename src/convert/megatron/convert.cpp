@@ -12,7 +12,6 @@
 #include "convert/megatron/foreign.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "model/families/registry.hpp"
 #include "plan/setup.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "convert/convert.hpp"
-#include "convert/flags/arguments.hpp"
+#include "convert/flags/recipe.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 

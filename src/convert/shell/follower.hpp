@@ -1,10 +1,11 @@
-// The interpreter behind script.hpp. control_flow.cpp decides which commands run, blocks.cpp runs
-// groups, subshells and functions, loops.cpp loops; commands.cpp executes one command,
-// assignments.cpp sets variables, output.cpp prints, programs.cpp starts scripts and programs.
+// The interpreter behind script.hpp. commands.cpp decides which commands run and executes one,
+// blocks.cpp runs groups, subshells, functions and loops, assignments.cpp sets variables,
+// output.cpp prints and starts scripts and programs; expansion/conditions.cpp has tests.
 #pragma once
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -15,10 +16,45 @@
 #include <utility>
 #include <vector>
 
-#include "convert/shell/expansion/conditions.hpp"
 #include "convert/shell/script.hpp"
 
 namespace trireme::convert::shell {
+
+// The conditions of a script: `[ ... ]`, `test ...`, `[[ ... ]]` and the patterns of a case.
+
+/// Whether a command succeeds; empty if unknown.
+using Status = std::optional<bool>;
+
+/// What a condition needs of the script that it stands in.
+struct Surroundings {
+  std::function<Expander()> expander;
+  /// Whether the file exists; empty if that is unknown, as the script may run on another machine.
+  std::function<Status(const std::string& path, char kind)> has_file;
+  /// Sets BASH_REMATCH.
+  std::function<void(std::vector<std::string>)> matched;
+};
+
+/// The result of a condition.
+struct Verdict {
+  Status status;
+  /// It depends on a test `-z "$NAME"` or `-n "$NAME"` of an unknown variable NAME, presumed to be
+  /// unset as in `${NAME:-default}`.
+  bool presumed = false;
+};
+
+/// The verdict of `[ ... ]` or `test ...` with these expanded words, without the command and `]`.
+Verdict test(const std::vector<std::string>& words, const Surroundings& surroundings);
+
+/// The verdict of `[[ ... ]]` with these words, not yet expanded, without the brackets.
+Verdict test_raw(const std::vector<std::string>& words, const Surroundings& surroundings);
+
+/// Whether the pattern of a case matches `subject`.
+Status matches_pattern(const std::string& pattern, const std::string& subject);
+
+/// Whether `words`, not yet expanded, use positional arguments: `$1`, `$#`, `$@` or `getopts`.
+bool names_arguments(const std::vector<std::string>& words);
+
+// The interpreter.
 
 /// How commands at one point of the script are treated. In a presumed branch only `exit` is
 /// ignored: scripts often end with a usage message if a variable is not set.
@@ -141,35 +177,13 @@ class Follower {
     int line = 0;
   };
 
-  // control_flow.cpp
+  // commands.cpp
   void follow_commands(CommandSpan commands);
   void follow_list(CommandSpan commands);
   bool is_keyword(Command& command);
   std::optional<std::size_t> pattern_after(CommandSpan commands, std::size_t at) const;
   Status matches_case(CommandSpan commands, std::size_t first, std::size_t last);
   bool runs_after(const Command& command);
-
-  // blocks.cpp
-  std::size_t define_function(Command head, CommandSpan commands, std::size_t at);
-  std::size_t follow_block(Command head, CommandSpan commands, std::size_t at);
-  void follow_group(CommandSpan body, bool is_subshell);
-  void call(const Commands& body, const std::vector<std::string>& words);
-  State state() const { return {variables_, functions_, associative_, integers_}; }
-  void restore(State state);
-  void leave(const std::vector<std::string>& words);
-
-  // loops.cpp
-  Loop loop_of(Command head, CommandSpan rest);
-  void follow_loop(const Loop& loop);
-  bool follow_passes(const Loop& loop, std::vector<std::size_t>& starts);
-  Status enters(const Loop& loop, std::size_t pass);
-  void follow_body(const Loop& loop);
-  bool leaves_loop();
-  void follow_undecided(const Loop& loop, std::set<std::string> changed);
-  void forget_changed(const std::set<std::string>& names, int line);
-  void merge_passes(const Loop& loop, const State& before, const std::vector<std::size_t>& starts);
-
-  // commands.cpp
   void follow_one(const Command& command);
   void follow_simple(const Command& command, std::size_t first, std::vector<std::string> words);
   bool is_builtin(const std::vector<std::string>& words, const Command& command);
@@ -180,6 +194,24 @@ class Follower {
   void set_options(const std::vector<std::string>& words);
   void shift(const std::vector<std::string>& words);
   void unset(const std::vector<std::string>& words);
+
+  // blocks.cpp
+  std::size_t define_function(Command head, CommandSpan commands, std::size_t at);
+  std::size_t follow_block(Command head, CommandSpan commands, std::size_t at);
+  void follow_group(CommandSpan body, bool is_subshell);
+  void call(const Commands& body, const std::vector<std::string>& words);
+  State state() const { return {variables_, functions_, associative_, integers_}; }
+  void restore(State state);
+  void leave(const std::vector<std::string>& words);
+  Loop loop_of(Command head, CommandSpan rest);
+  void follow_loop(const Loop& loop);
+  bool follow_passes(const Loop& loop, std::vector<std::size_t>& starts);
+  Status enters(const Loop& loop, std::size_t pass);
+  void follow_body(const Loop& loop);
+  bool leaves_loop();
+  void follow_undecided(const Loop& loop, std::set<std::string> changed);
+  void forget_changed(const std::set<std::string>& names, int line);
+  void merge_passes(const Loop& loop, const State& before, const std::vector<std::size_t>& starts);
 
   // assignments.cpp
   std::string under_condition(const std::string& name) const;
@@ -204,8 +236,6 @@ class Follower {
   void edit(const std::vector<std::string>& words, const Command& command);
   std::optional<std::string> output_of(const std::string& text);
   std::optional<std::string> output_of_command(const Command& command);
-
-  // programs.cpp
   std::filesystem::path resolve(const std::string& name) const;
   void source(const std::vector<std::string>& words);
   bool starts_script(const std::vector<std::string>& words);

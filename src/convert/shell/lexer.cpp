@@ -2,7 +2,6 @@
 #include <cctype>
 #include <iterator>
 
-#include "convert/shell/scan.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 

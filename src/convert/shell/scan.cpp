@@ -1,4 +1,4 @@
-#include "convert/shell/scan.hpp"
+#include "convert/shell/script.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "data/bert/pair_samples.hpp"
+#include "data/bert/sample.hpp"
 
 #include <cmath>
 #include <limits>
@@ -11,7 +11,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "data/bert/sample.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "data/numpy.hpp"
 

@@ -1,4 +1,4 @@
-#include "data/bert/record_samples.hpp"
+#include "data/bert/bert_split.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

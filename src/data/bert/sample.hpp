@@ -1,13 +1,21 @@
-// A sample of BERT's pretraining: two segments of tokens, some of which are masked.
+// BERT samples: a sample of two segments of tokens, some of which are masked; and the datasets
+// of them, today's of Megatron-LM and those of its first release.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <random>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "data/dataset.hpp"
+#include "data/gpt/gpt_dataset.hpp"
+#include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -133,5 +141,251 @@ void mask_ngrams(const BertFormat& format, std::int64_t target, NumpyRandom& ran
 
 /// Tokens that mask_ngrams predicts in a sample at most: the same for every sample of the format.
 std::int64_t max_masked_ngrams(const BertFormat& format);
+
+// Megatron-LM's sentence-pair map: which consecutive sentences of a document make up sample i. The
+// sequences of the dataset are sentences, as trireme-preprocess --split-sentences writes them.
+
+/// What a map depends on in addition to the dataset.
+struct PairMapConfig {
+  SequenceRange documents;              ///< of the split: documents, not sentences
+  std::optional<std::int64_t> samples;  ///< wanted; absent: one epoch
+  std::int64_t sequence = 0;            ///< tokens of a sample with [CLS] and two [SEP]
+  double short_probability = 0.1;       ///< share of samples with a random, shorter target
+  bool pairs = true;                    ///< at least two sentences a sample; false: one
+  std::int64_t seed = 1234;             ///< 0 .. kMaxPairMapSeed
+
+  std::int64_t max_target() const { return sequence - 3; }
+  std::int64_t min_sentences() const { return pairs ? 2 : 1; }
+};
+
+/// Megatron-LM's builder takes a signed 32-bit seed, and the next one for the shuffle.
+inline constexpr std::int64_t kMaxPairMapSeed = 2147483646;
+/// A document of several sentences is left out when one is longer.
+inline constexpr std::int32_t kLongSentence = 512;
+
+/// Size of a map, and why documents are not in it.
+struct PairMapSummary {
+  std::int64_t sentences = 0, tokens = 0;  ///< of all documents of the split
+  std::int64_t too_short = 0;              ///< documents of fewer than min_sentences()
+  std::int64_t with_long = 0;   ///< documents left out for a sentence of over kLongSentence
+  std::int64_t epochs = 0;      ///< 0 when no document can be used
+  std::int64_t rows = 0;        ///< at least the wanted samples, or 0
+  std::uint64_t rows_hash = 0;  ///< of the rows in any order
+};
+
+/// Counts the rows of a map without building it: a pass over the sentences' lengths per epoch.
+/// Throws DeckError for a seed, sequence or probability outside its range, and for more samples
+/// than the host's memory holds.
+PairMapSummary summarize_pair_map(const IndexedDataset& dataset, const PairMapConfig& config);
+
+/// Throws DeckError when no document of the split can be a sample: says why.
+void require_rows(const PairMapSummary& summary, const IndexedDataset& dataset,
+                  const PairMapConfig& config);
+
+/// The map [rows, 3], equal to build_mapping's of Megatron-LM (helpers.cpp): first sentence, last
+/// sentence + 1 and target length of each sample, shuffled; uint32, or uint64 when the dataset has
+/// more than 2^32 - 1 sentences. Throws as summarize_pair_map() and require_rows().
+NpyArray build_pair_map(const IndexedDataset& dataset, const PairMapConfig& config);
+
+/// Throws DataError that begins with `name` unless every row of a map from a file lies within one
+/// document of the split, has min_sentences() and a target of 1 to max_target() tokens, and there
+/// are `config.samples` rows at least.
+void check_pair_map(const NpyArray& map, const IndexedDataset& dataset, const PairMapConfig& config,
+                    const std::string& name);
+
+/// Whether the rows of a map from a file are those that build_pair_map() gives, in any order.
+bool has_rows_of(const NpyArray& map, const PairMapSummary& summary);
+
+/// The file that Megatron-LM before its core keeps the map in, without its folder:
+/// NAME_train_indexmap_64000mns_512msl_0.10ssp_1234s.npy, NAME being that of the dataset; _1ep in
+/// place of _64000mns for one epoch.
+std::string indexmap_file(const std::filesystem::path& prefix, Split split,
+                          const PairMapConfig& config);
+
+// Megatron-LM's BERT samples (bert_dataset.py): consecutive sentences of a document, divided into
+// two segments that are swapped half of the time (sentence order), or one segment.
+
+/// All that decides the samples of one split of a dataset of sentences.
+struct PairSplitConfig {
+  std::filesystem::path prefix;       ///< with or without ".bin" or ".idx"
+  std::vector<double> split_weights;  ///< of train, valid and test; empty: the split is all of it
+  Split split = Split::train;
+  std::optional<std::int64_t> samples;  ///< that the run takes; absent: one epoch
+  std::int64_t seed = 1234;             ///< data.seed
+  double short_probability = 0.1;
+  bool pairs = true;  ///< two segments and a sentence label; false: one segment
+  BertFormat format;
+  std::filesystem::path index_cache;  ///< data.index_cache; empty: the folder of the dataset
+  /// data.index_files: existing PREFIX_SPLIT_indexmap_....npy maps, separated by commas. The one
+  /// that names this split is used instead of building.
+  std::string index_files;
+};
+
+/// Sample i is row i of the map, drawn from RandomState(seed + i) as Megatron-LM draws it.
+class PairSamples : public BertDataset {
+ public:
+  /// `map` fits `dataset` (check_pair_map). Throws as check_bert_format() does.
+  PairSamples(std::shared_ptr<const IndexedDataset> dataset, NpyArray map, BertFormat format,
+              bool pairs, std::int64_t seed);
+
+  std::int64_t samples() const override { return map_.rows(); }
+  void require_unchanged() const override { dataset_->require_unchanged(); }
+  const NpyArray& map() const { return map_; }
+
+ private:
+  void fill(std::int64_t i, BertSample& sample) const override;
+  std::shared_ptr<const IndexedDataset> dataset_;
+  NpyArray map_;
+  BertFormat format_;
+  bool pairs_;
+  std::int64_t seed_;
+};
+
+/// The map's configuration for a split of an open dataset. Throws as normalize_weights() does.
+PairMapConfig pair_map_config(const PairSplitConfig& config, const IndexedDataset& dataset);
+
+/// Opens a split. Collective: every process calls it with the same configuration and its own
+/// `builder`. The map is kept under Megatron-LM's name (indexmap_file()) in data.index_cache or the
+/// dataset's folder: a file of that name whose rows are this split's is used, wherever it comes
+/// from; where there is none, the builder writes it. A file of that name with other rows (another
+/// split or task: the name does not tell) stays as it is, and the map gets a name with a hash.
+/// Throws IoError that names data.index_cache when the map cannot be written, DeckError for bad
+/// keys, DataError for bad files; a process that throws does not reach the barrier.
+std::unique_ptr<PairSamples> open_pair_split(const PairSplitConfig& config,
+                                             const IndexBuilder& builder = {});
+
+// The BERT samples of Megatron-LM's first release (2019, data_utils/datasets.py): a random place of
+// a random document, and as its second segment what follows or, half of the time, a random place of
+// another document (next sentence).
+
+/// random.Random(seed) for seed >= 0: MT19937 seeded by init_by_array.
+class PythonRandom {
+ public:
+  explicit PythonRandom(std::uint64_t seed) {
+    InitByArray words{seed};
+    generator_.seed(words);
+  }
+
+  /// random(): uniform in [0, 1) with 53 bits.
+  double uniform() {
+    const std::uint32_t high = draw() >> 5, low = draw() >> 6;
+    return (high * 67108864.0 + low) / 9007199254740992.0;
+  }
+
+  /// _randbelow(n): uniform in 0 .. n - 1, 1 <= n < 2^32. Draws also when n is 1.
+  std::uint64_t below(std::uint64_t n) {
+    const int bits = std::bit_width(n);
+    std::uint64_t value;
+    do {
+      value = draw() >> (32 - bits);
+    } while (value >= n);
+    return value;
+  }
+
+  /// randint(low, high): both included.
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(high - low) + 1));
+  }
+
+  /// shuffle() of a list.
+  template <typename T>
+  void shuffle(std::span<T> values) {
+    for (std::size_t i = values.size(); i-- > 1;) std::swap(values[i], values[below(i + 1)]);
+  }
+
+ private:
+  /// The seed sequence that makes std::mt19937::seed() give init_by_array's state. Source:
+  /// Matsumoto and Nishimura, mt19937ar.c (2002).
+  struct InitByArray {
+    using result_type = std::uint32_t;
+    std::uint64_t seed;
+
+    template <typename Iterator>
+    void generate(Iterator begin, Iterator end);
+  };
+
+  std::uint32_t draw() { return static_cast<std::uint32_t>(generator_()); }
+
+  std::mt19937 generator_;
+};
+
+template <typename Iterator>
+void PythonRandom::InitByArray::generate(Iterator begin, Iterator end) {
+  const auto size = static_cast<std::uint32_t>(end - begin);
+  const auto at = [begin](std::uint32_t i) { return static_cast<std::uint32_t>(begin[i]); };
+  const std::uint32_t key[2] = {static_cast<std::uint32_t>(seed),
+                                static_cast<std::uint32_t>(seed >> 32)};
+  const std::uint32_t keys = key[1] ? 2 : 1;
+  begin[0] = 19650218u;
+  for (std::uint32_t i = 1; i < size; ++i)
+    begin[i] = 1812433253u * (at(i - 1) ^ at(i - 1) >> 30) + i;
+  std::uint32_t i = 1;
+  const auto next = [&](std::uint32_t value) {
+    begin[i] = value;
+    if (++i < size) return;
+    begin[0] = at(size - 1);
+    i = 1;
+  };
+  for (std::uint32_t k = 0; k < size; ++k)
+    next((at(i) ^ (at(i - 1) ^ at(i - 1) >> 30) * 1664525u) + key[k % keys] + k % keys);
+  for (std::uint32_t k = 1; k < size; ++k)
+    next((at(i) ^ (at(i - 1) ^ at(i - 1) >> 30) * 1566083941u) - i);
+  begin[0] = 0x80000000u;
+}
+
+/// The masking of the first release: single pieces, drawn without replacement, min(max_predictions,
+/// masked_tokens()) of them; 80 % [MASK], 10 % the same, 10 % a random id. Draws what Python's
+/// random.Random would.
+void mask_tokens(const BertFormat& format, PythonRandom& random, BertSample& sample);
+
+/// Where data.bert.max_predictions is not given, the first release's: mask_probability * sequence
+/// rounded up to a multiple of 10.
+std::int64_t first_release_predictions(const BertFormat& format);
+
+/// Documents of one dataset; its sequences are sentences.
+struct SentenceDocuments {
+  std::shared_ptr<const IndexedDataset> dataset;
+  SequenceRange documents;
+};
+
+/// What the samples of a split depend on.
+struct FirstReleaseConfig {
+  std::vector<SentenceDocuments> corpora;  ///< one after the other
+  std::optional<std::int64_t> samples;     ///< absent: one for each document
+  double short_probability = 0.01;         ///< share of samples with a random, shorter target
+  std::int64_t seed = 1234;                ///< data.seed
+  BertFormat format;
+};
+
+/// Sample i draws what random.Random(seed + i) would: with seed 0 it is sample i of the first
+/// release, except that the second segment's type is always 1. There it was 0 where the segment
+/// follows the first one, so that the types told the answer of the sentence task.
+class FirstReleaseSamples : public BertDataset {
+ public:
+  /// Throws DeckError for values outside their range, and unless two documents have tokens.
+  explicit FirstReleaseSamples(FirstReleaseConfig config);
+
+  std::int64_t samples() const override { return samples_; }
+  void require_unchanged() const override;
+
+ private:
+  void fill(std::int64_t i, BertSample& sample) const override;
+
+  struct Sentences {
+    const IndexedDataset* dataset;
+    std::int64_t first, last;
+    std::int64_t size() const { return last - first; }
+  };
+  using Tokens = std::vector<std::int32_t>;
+
+  Sentences document(std::int64_t index) const;
+  std::int64_t random_document(PythonRandom& random, std::int64_t other_than) const;
+  Tokens read_sentence(const Sentences& document, std::int64_t which) const;
+  bool draw_pair(PythonRandom& random, std::int64_t target, SegmentPair& pair) const;
+
+  FirstReleaseConfig config_;
+  std::vector<std::int64_t> first_document_;  ///< [corpora + 1] among the documents of all
+  std::int64_t samples_ = 0;
+};
 
 }  // namespace trireme::data

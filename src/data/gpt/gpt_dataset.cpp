@@ -1,217 +1,20 @@
+// The samples of GPT, and opening a split: one dataset or a blend of several.
 #include "data/gpt/gpt_dataset.hpp"
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "core/error.hpp"
-#include "data/numpy.hpp"
+#include "core/files.hpp"
+#include "core/philox.hpp"
+#include "core/system/process.hpp"
+#include "core/text.hpp"
 
 namespace trireme::data {
-namespace {
-
-// Megatron-LM shuffles the last epoch separately when less than this part of it is used.
-constexpr double kSeparateBelow = 0.80;
-
-/// Walks the stream of documents from sample to sample.
-class SampleWalk {
- public:
-  SampleWalk(const NpyArray& document, std::span<const std::int32_t> lengths)
-      : document_(document), lengths_(lengths) {}
-
-  // Moves to token `target` of the stream, not before the last one asked for; false when the
-  // stream is shorter.
-  bool advance_to(std::int64_t target) {
-    while (slot_ < document_.rows()) {
-      const std::int64_t length = lengths_[static_cast<std::size_t>(document_(slot_))];
-      if (target - start_ < length) {
-        offset_ = target - start_;
-        return true;
-      }
-      start_ += length;
-      ++slot_;
-    }
-    return false;
-  }
-
-  std::int64_t slot() const { return slot_; }
-  std::int64_t offset() const { return offset_; }
-
- private:
-  const NpyArray& document_;
-  std::span<const std::int32_t> lengths_;
-  std::int64_t slot_ = 0, start_ = 0, offset_ = 0;
-};
-
-std::vector<std::int32_t> build_document_index(SequenceRange documents, const EpochPlan& plan,
-                                               NumpyRandom& random) {
-  std::vector<std::int32_t> index(static_cast<std::size_t>(plan.epochs * documents.size()));
-  const auto per_epoch = static_cast<std::size_t>(documents.size());
-  for (std::size_t first = 0; first < index.size(); first += per_epoch)
-    std::iota(index.begin() + first, index.begin() + first + per_epoch,
-              static_cast<std::int32_t>(documents.begin));
-  const std::span<std::int32_t> all(index);
-  const std::size_t together = plan.separate_last_epoch ? index.size() - per_epoch : index.size();
-  random.shuffle(all.first(together));
-  random.shuffle(all.subspan(together));
-  return index;
-}
-
-template <typename T>
-NpyArray build_shuffle_index(const EpochPlan& plan, NumpyRandom& random) {
-  std::vector<T> index(static_cast<std::size_t>(plan.samples));
-  std::iota(index.begin(), index.end(), T{0});
-  const std::span<T> all(index);
-  const auto together = static_cast<std::size_t>(
-      plan.separate_last_epoch ? plan.samples_before_last_epoch : plan.samples);
-  random.shuffle(all.first(together));
-  random.shuffle(all.subspan(together));
-  return NpyArray(std::move(index));
-}
-
-template <typename T>
-NpyArray build_sample_rows(const NpyArray& document, std::span<const std::int32_t> lengths,
-                           std::int64_t sequence, std::int64_t samples) {
-  std::vector<T> rows(2 * static_cast<std::size_t>(samples + 1));
-  SampleWalk walk(document, lengths);
-  // Row 0 is (0, 0) even when the stream begins with an empty document.
-  for (std::int64_t k = 1; k <= samples; ++k) {
-    TRIREME_CHECK(walk.advance_to(k * sequence), "the stream ends before sample {}", k);
-    rows[2 * k] = static_cast<T>(walk.slot());
-    rows[2 * k + 1] = static_cast<T>(walk.offset());
-  }
-  return NpyArray(std::move(rows), 2);
-}
-
-void check_sample_rows(const GptIndex& index, std::span<const std::int32_t> lengths,
-                       std::int64_t sequence, const std::string& name) {
-  SampleWalk walk(index.document, lengths);
-  for (std::int64_t k = 0; k <= index.samples(); ++k) {
-    if (k > 0 && !walk.advance_to(k * sequence))
-      throw DataError("{}: the documents of the document index end before sample {} of {} tokens",
-                      name, k, sequence);
-    if (index.sample(k, 0) != walk.slot() || index.sample(k, 1) != walk.offset())
-      throw DataError(
-          "{}: row {} of the sample index is ({}, {}), the dataset gives ({}, {}): the files "
-          "belong "
-          "to another dataset or sequence length",
-          name, k, index.sample(k, 0), index.sample(k, 1), walk.slot(), walk.offset());
-  }
-}
-
-void check_permutation(const NpyArray& shuffle, const std::string& name) {
-  std::vector<bool> seen(static_cast<std::size_t>(shuffle.rows()));
-  for (std::int64_t i = 0; i < shuffle.rows(); ++i) {
-    const std::int64_t sample = shuffle(i);
-    if (sample < 0 || sample >= shuffle.rows() || seen[static_cast<std::size_t>(sample)])
-      throw DataError("{}: entry {} of the shuffle index is {}: not a permutation of {} samples",
-                      name, i, sample, shuffle.rows());
-    seen[static_cast<std::size_t>(sample)] = true;
-  }
-}
-
-}  // namespace
-
-EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::optional<std::int64_t> wanted,
-                      std::int64_t sequence) {
-  TRIREME_CHECK(tokens_per_epoch > 0 && sequence > 0 && wanted.value_or(0) >= 0,
-                "{} tokens per epoch, sequence {}, {} samples", tokens_per_epoch, sequence,
-                wanted.value_or(0));
-  EpochPlan plan;
-  std::int64_t needed = 1, total = tokens_per_epoch;
-  if (wanted) {
-    // The epochs' tokens stay below needed + tokens_per_epoch.
-    if (__builtin_mul_overflow(*wanted, sequence, &needed) ||
-        __builtin_add_overflow(needed, 1, &needed) ||
-        __builtin_add_overflow(needed, tokens_per_epoch, &total))
-      throw DeckError("{} samples of {} tokens are more than 64-bit numbers count", *wanted,
-                      sequence);
-    plan.epochs = std::max<std::int64_t>(1, (needed - 1) / tokens_per_epoch + 1);
-    total = plan.epochs * tokens_per_epoch;
-  }
-  plan.samples = (total - 1) / sequence;
-  if (plan.epochs == 1) return plan;
-
-  plan.samples_before_last_epoch = (total - tokens_per_epoch - 1) / sequence;
-  const std::int64_t of_last_epoch = *wanted - plan.samples_before_last_epoch;
-  const std::int64_t per_epoch = (tokens_per_epoch - 1) / sequence;
-  TRIREME_CHECK(of_last_epoch >= 0 && of_last_epoch <= per_epoch + 1,
-                "{} samples of the last epoch, which has {}", of_last_epoch, per_epoch);
-  plan.separate_last_epoch =
-      of_last_epoch < static_cast<std::int64_t>(kSeparateBelow * static_cast<double>(per_epoch));
-  return plan;
-}
-
-double index_bytes(const EpochPlan& plan, std::int64_t documents) {
-  const double slots = static_cast<double>(plan.epochs) * static_cast<double>(documents);
-  const double row = slots > std::numeric_limits<std::int32_t>::max() ? 8 : 4;
-  const double place = shuffle_index_type(plan.samples) == IntegerType::int64 ? 8 : 4;
-  return 4 * slots + (2 * row + place) * static_cast<double>(plan.samples);
-}
-
-IntegerType sample_index_type(std::int64_t slots, std::int64_t longest_document) {
-  return std::max(slots, longest_document) <= std::numeric_limits<std::int32_t>::max()
-             ? IntegerType::int32
-             : IntegerType::int64;
-}
-
-IntegerType shuffle_index_type(std::int64_t samples) {
-  return samples < std::int64_t{std::numeric_limits<std::uint32_t>::max()} - 1 ? IntegerType::uint32
-                                                                               : IntegerType::int64;
-}
-
-NpyArray build_sample_index(IntegerType type, const NpyArray& document,
-                            std::span<const std::int32_t> lengths, std::int64_t sequence,
-                            std::int64_t samples) {
-  return type == IntegerType::int32
-             ? build_sample_rows<std::int32_t>(document, lengths, sequence, samples)
-             : build_sample_rows<std::int64_t>(document, lengths, sequence, samples);
-}
-
-GptIndex build_gpt_index(std::span<const std::int32_t> lengths, SequenceRange documents,
-                         std::optional<std::int64_t> wanted, std::int64_t sequence,
-                         std::uint32_t seed) {
-  if (documents.end > std::numeric_limits<std::int32_t>::max())
-    throw DataError("sequence {} of the dataset: the document index counts to 2^31 - 1",
-                    documents.end - 1);
-  const auto part = lengths.subspan(static_cast<std::size_t>(documents.begin),
-                                    static_cast<std::size_t>(documents.size()));
-  const std::int64_t tokens = std::accumulate(part.begin(), part.end(), std::int64_t{0});
-  const EpochPlan plan = plan_epochs(tokens, wanted, sequence);
-
-  // One generator for the documents and then the samples: the order of these lines matters.
-  NumpyRandom random(seed);
-  GptIndex index;
-  index.document = NpyArray(build_document_index(documents, plan, random));
-  index.sample =
-      build_sample_index(sample_index_type(index.document.rows(), std::ranges::max(part)),
-                         index.document, lengths, sequence, plan.samples);
-  index.shuffle = shuffle_index_type(plan.samples) == IntegerType::uint32
-                      ? build_shuffle_index<std::uint32_t>(plan, random)
-                      : build_shuffle_index<std::int64_t>(plan, random);
-  return index;
-}
-
-void check_gpt_index(const GptIndex& index, std::span<const std::int32_t> lengths,
-                     std::int64_t sequence, const std::string& name) {
-  if (index.document.shape().size() != 1 || index.shuffle.shape().size() != 1 ||
-      index.sample.shape().size() != 2 || index.sample.columns() != 2)
-    throw DataError(
-        "{}: expected a document index [n], a sample index [n, 2] and a shuffle index [n]", name);
-  if (index.sample.rows() != index.samples() + 1)
-    throw DataError("{}: the sample index has {} rows, the shuffle index {}; expected one row more",
-                    name, index.sample.rows(), index.samples());
-  for (std::int64_t slot = 0; slot < index.document.rows(); ++slot) {
-    const std::int64_t document = index.document(slot);
-    if (document < 0 || document >= std::ssize(lengths))
-      throw DataError("{}: entry {} of the document index is {}, the dataset has {} sequences",
-                      name, slot, document, lengths.size());
-  }
-  check_sample_rows(index, lengths, sequence, name);
-  check_permutation(index.shuffle, name);
-}
 
 GptDataset::GptDataset(GptCorpus corpus, SampleFormat format)
     : samples_(corpus.index.samples()),
@@ -279,6 +82,238 @@ void GptDataset::read(std::int64_t sample, std::span<const std::span<std::int32_
   if (format_.eod_loss) return;
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (inputs[i] == *format_.eod) labels[i] = kIgnoredLabel;
+}
+
+// ---- opening a split
+
+namespace {
+
+std::uint32_t checked_seed(std::int64_t seed) {
+  if (seed < 0 || seed > std::numeric_limits<std::uint32_t>::max())
+    throw DeckError("data.seed = {} is not between 0 and 4294967295", seed);
+  return static_cast<std::uint32_t>(seed);
+}
+
+std::span<const std::int32_t> part_of(std::span<const std::int32_t> lengths, SequenceRange range) {
+  return lengths.subspan(static_cast<std::size_t>(range.begin),
+                         static_cast<std::size_t>(range.size()));
+}
+
+SplitSummary summarize(const GptSplitConfig& config, std::span<const std::int32_t> lengths) {
+  SplitSummary summary;
+  summary.documents = {0, std::ssize(lengths)};
+  if (!config.split_weights.empty())
+    summary.documents =
+        split_range(normalize_weights(config.split_weights), config.split, std::ssize(lengths));
+  const auto part = part_of(lengths, summary.documents);
+  summary.lengths_hash = hash_lengths(part);
+  summary.tokens = std::accumulate(part.begin(), part.end(), std::int64_t{0});
+  if (summary.tokens == 0) return summary;
+  const EpochPlan plan = plan_epochs(summary.tokens, config.samples, config.format.sequence);
+  summary.epochs = plan.epochs;
+  summary.samples = plan.samples;
+  summary.index_bytes = index_bytes(plan, summary.documents.size());
+  return summary;
+}
+
+GptIndex build(const GptSplitConfig& config, const SplitSummary& summary,
+               std::span<const std::int32_t> lengths) {
+  return build_gpt_index(lengths, summary.documents, config.samples, config.format.sequence,
+                         checked_seed(config.seed));
+}
+
+// Indices that the deck names.
+GptIndex open_named(const GptSplitConfig& config, const std::string& stem,
+                    std::span<const std::int32_t> lengths) {
+  GptIndex index = map_index(indexmap_files(stem), lengths, config.format.sequence);
+  const std::int64_t wanted = config.samples.value_or(1);
+  if (index.samples() < wanted)
+    throw DataError("'{}' holds {} samples, the run takes {} for {}", stem, index.samples(), wanted,
+                    name_of(config.split));
+  return index;
+}
+
+// What the builder does: takes what the cache has, or builds and writes. Files that cannot be read
+// or are wrong are replaced.
+GptIndex open_or_build(const GptSplitConfig& config, const SplitSummary& summary,
+                       const IndexKey& key, const IndexFiles& files,
+                       std::span<const std::int32_t> lengths) {
+  try {
+    GptIndex cached = map_index(files, lengths, config.format.sequence);
+    if (cached.samples() == summary.samples) return cached;
+  } catch (const Error&) {
+  }
+  GptIndex index = build(config, summary, lengths);
+  write_index(files, key, index);
+  return index;
+}
+
+}  // namespace
+
+std::filesystem::path default_index_cache(const std::filesystem::path& prefix) {
+  return prefix.parent_path() / "cache" / "trireme_indices";
+}
+
+SplitSummary summarize_split(const GptSplitConfig& config) {
+  const IndexedDataset dataset(dataset_prefix(config.prefix));
+  const std::vector<std::int32_t> lengths = dataset.lengths();
+  if (const auto stem = indexmap_stem(config.index_files, config.split))
+    open_named(config, *stem, lengths);
+  return summarize(config, lengths);
+}
+
+void require_samples(const GptSplitConfig& config, const SplitSummary& summary) {
+  const bool whole = config.split_weights.empty();
+  if (summary.samples == 0)
+    throw DeckError(
+        "the {} part of '{}' is too small for one sample of {} tokens: {} {} with {}, "
+        "and {}; give it {}more data",
+        name_of(config.split), config.prefix.string(), config.format.sequence + 1,
+        whole ? "it has" : fmt::format("data.split = {} gives it", to_text(config.split_weights)),
+        counted(summary.documents.size(), "document"), counted(summary.tokens, "token"),
+        summary.tokens == 0 ? "no number of epochs changes that" : "1 epoch holds none",
+        whole ? "" : "more weight or ");
+  if (summary.index_bytes > static_cast<double>(host_memory()))
+    throw DeckError(
+        "the run takes {} samples of the {} part of '{}', which is {} epochs of {} documents: "
+        "their "
+        "index is {} large, and this host has {} of memory; take fewer samples (train.iterations, "
+        "train.samples, train.skip, evaluate.iterations) or give it more data",
+        summary.samples, name_of(config.split), config.prefix.string(), summary.epochs,
+        summary.documents.size(), human_bytes(summary.index_bytes),
+        human_bytes(static_cast<double>(host_memory())));
+}
+
+GptIndex build_split_index(const GptSplitConfig& config) {
+  const IndexedDataset dataset(dataset_prefix(config.prefix));
+  const std::vector<std::int32_t> lengths = dataset.lengths();
+  const SplitSummary summary = summarize(config, lengths);
+  require_samples(config, summary);
+  return build(config, summary, lengths);
+}
+
+GptCorpus open_gpt_split(const GptSplitConfig& config, const IndexBuilder& builder) {
+  const std::filesystem::path prefix = dataset_prefix(config.prefix);
+  auto dataset = std::make_shared<const IndexedDataset>(prefix);
+  const std::vector<std::int32_t> lengths = dataset->lengths();
+  if (const auto stem = indexmap_stem(config.index_files, config.split))
+    return {std::move(dataset), open_named(config, *stem, lengths)};
+
+  const SplitSummary summary = summarize(config, lengths);
+  require_samples(config, summary);
+  const IndexKey key{.split = config.split,
+                     .documents = summary.documents,
+                     .samples = config.samples,
+                     .sequence = config.format.sequence,
+                     .seed = checked_seed(config.seed),
+                     .lengths_hash = summary.lengths_hash};
+  const IndexFiles files = cache_files(
+      config.index_cache.empty() ? default_index_cache(prefix) : config.index_cache, key);
+  GptIndex index;
+  if (builder.builds) index = open_or_build(config, summary, key, files, lengths);
+  builder.barrier();
+  if (!builder.builds) index = map_index(files, lengths, config.format.sequence);
+  return {std::move(dataset), std::move(index)};
+}
+
+namespace {
+
+// A weight says nothing when every dataset is used once.
+bool is_weighted(const GptBlendConfig& config) {
+  return !config.weights.empty() && config.common.samples.has_value();
+}
+
+}  // namespace
+
+BlendKey blend_key(Split split, std::span<const double> weights, std::optional<std::int64_t> wanted,
+                   const BlendSummary& summary) {
+  BlendKey key{.split = split, .samples = summary.samples};
+  if (!weights.empty() && wanted) {
+    key.weights = normalize_blend(weights);
+    key.samples = *wanted;
+  } else {
+    for (const SplitSummary& dataset : summary.datasets) key.sizes.push_back(dataset.samples);
+  }
+  return key;
+}
+
+GptSplitConfig dataset_config(const GptBlendConfig& config, std::size_t which) {
+  GptSplitConfig dataset = config.common;
+  dataset.prefix = config.prefixes[which];
+  if (is_weighted(config))
+    dataset.samples =
+        share_to_build(normalize_blend(config.weights)[which], *config.common.samples);
+  else if (!config.single())
+    dataset.samples.reset();
+  return dataset;
+}
+
+void total_blend(BlendSummary& summary, Split split, std::span<const double> weights,
+                 std::optional<std::int64_t> wanted, std::span<const std::string> names) {
+  const bool weighted = !weights.empty() && wanted.has_value();
+  for (std::size_t i = 0; i < summary.datasets.size(); ++i)
+    summary.samples +=
+        weighted ? blend_share(normalize_blend(weights)[i], *wanted) : summary.datasets[i].samples;
+  if (weighted || !wanted) return;
+  if (summary.samples < *wanted)
+    throw DeckError(
+        "the {} split of {} datasets without weights has {} samples, the run takes {}; give them "
+        "weights, which let datasets be repeated: [1, '{}', ...]",
+        name_of(split), names.size(), summary.samples, *wanted, names.front());
+  if (names.size() > 1) summary.samples = *wanted;
+}
+
+BlendSummary summarize_blend(const GptBlendConfig& config) {
+  TRIREME_CHECK(config.weights.empty() || config.weights.size() == config.prefixes.size(),
+                "{} weights of {} datasets", config.weights.size(), config.prefixes.size());
+  BlendSummary summary;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < config.prefixes.size(); ++i) {
+    const GptSplitConfig dataset = dataset_config(config, i);
+    summary.datasets.push_back(summarize_split(dataset));
+    require_samples(dataset, summary.datasets.back());
+    names.push_back(config.prefixes[i].string());
+  }
+  total_blend(summary, config.common.split, config.weights, config.common.samples, names);
+  return summary;
+}
+
+std::string identify_documents(const BlendSummary& summary) {
+  std::string text;
+  for (const SplitSummary& dataset : summary.datasets)
+    text += fmt::format("{} to {}: {:016x}\n", dataset.documents.begin, dataset.documents.end,
+                        dataset.lengths_hash);
+  return fmt::format("{:016x}", name_hash(text.c_str()));
+}
+
+BlendIndex build_blend_index(const GptBlendConfig& config) {
+  return build_index(blend_key(config.common.split, config.weights, config.common.samples,
+                               summarize_blend(config)));
+}
+
+GptDataset open_gpt_blend(const GptBlendConfig& config, const IndexBuilder& builder) {
+  if (config.single())
+    return {open_gpt_split(dataset_config(config, 0), builder), config.common.format};
+  const BlendSummary summary = summarize_blend(config);
+  const BlendKey key =
+      blend_key(config.common.split, config.weights, config.common.samples, summary);
+  const std::filesystem::path& cache = config.common.index_cache;
+  const BlendFiles files = cache_files(
+      cache.empty() ? default_index_cache(dataset_prefix(config.prefixes.front())) : cache, key);
+
+  // The builder finishes all files of the part before the others look for any.
+  if (!builder.builds) builder.barrier();
+  std::vector<GptCorpus> corpora;
+  std::vector<std::int64_t> sizes;
+  for (std::size_t i = 0; i < config.prefixes.size(); ++i) {
+    corpora.push_back(open_gpt_split(dataset_config(config, i), {.builds = builder.builds}));
+    sizes.push_back(corpora.back().index.samples());
+  }
+  BlendIndex blend =
+      builder.builds ? open_blend_index(key, files, summary.samples, sizes) : map_index(files);
+  if (builder.builds) builder.barrier();
+  return {std::move(corpora), std::move(blend), key.samples, config.common.format,
+          fmt::format("'{}'", files.stem)};
 }
 
 }  // namespace trireme::data

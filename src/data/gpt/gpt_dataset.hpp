@@ -16,7 +16,6 @@
 #include "data/dataset.hpp"
 #include "data/indexed_dataset.hpp"
 #include "data/numpy.hpp"
-#include "data/split.hpp"
 
 namespace trireme::data {
 

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "deck/deck.hpp"
-#include "deck/document.hpp"
 #include "deck/load.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::deck {
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/text.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/value.hpp"
 

@@ -1,8 +1,27 @@
-// The keys of the run, the model and its data.
+// The keys of the model: those of all families, with defaults that depend on the family; and the
+// keys of one family alone, whose members are unset for another family.
 #include "core/philox.hpp"
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {
+
+void derive_ffn(Deck& deck) {
+  const std::int64_t hidden = deck.model.hidden;
+  const bool gated = deck.model.family == Family::llama;
+  deck.model.ffn = gated ? (8 * hidden / 3 + 255) / 256 * 256 : 4 * hidden;
+}
+
+void derive_init(Deck& deck) {
+  const bool normal =
+      deck.model.family == Family::bert && !deck.model.bert.deep_init.value_or(false);
+  deck.model.init = normal ? InitScheme::normal : InitScheme::scaled;
+}
+
+std::function<void(Deck&)> derive_dropout(double Dropout::*member) {
+  return [=](Deck& deck) {
+    deck.model.dropout.*member = deck.model.family == Family::llama ? 0.0 : 0.1;
+  };
+}
 
 namespace {
 
@@ -12,38 +31,6 @@ void derive_mup_embedding(Deck& deck) {
 }
 
 }  // namespace
-
-void run_keys(std::vector<Key>& rows) {
-  rows.insert(
-      rows.end(),
-      {
-          key(TRIREME_MEMBER(run.name))
-              .derived("the deck file's name", {})
-              .help("Name of the run."),
-          key(TRIREME_MEMBER(run.output))
-              .derived("runs/<run.name>",
-                       [](Deck& deck) { deck.run.output = "runs/" + deck.run.name; })
-              .help("The run folder: logs and checkpoints."),
-          key(TRIREME_MEMBER(run.seed))
-              .by_default("1234")
-              .from(0, kMaxSeed)
-              .immutable()
-              .help("Seed of initial weights and dropout."),
-          key(TRIREME_MEMBER(run.device))
-              .by_default("auto")
-              .warn()
-              .help("Where to compute; auto: on GPUs if there are any."),
-          key(TRIREME_MEMBER(run.deterministic))
-              .by_default("true")
-              .built({"true"})
-              .because("every backend is deterministic")
-              .warn()
-              .help("Repeated runs are bit-identical."),
-          key(TRIREME_MEMBER(run.mixed_gpus))
-              .by_default("false")
-              .help("Allow GPUs of several kinds in one run; false: refuse to start on them."),
-      });
-}
 
 void model_keys(std::vector<Key>& rows) {
   rows.insert(
@@ -164,77 +151,269 @@ void model_keys(std::vector<Key>& rows) {
       });
 }
 
-void data_keys(std::vector<Key>& rows) {
+// ---- the keys of one family
+
+namespace {
+
+bool is_bert(const Deck& deck) { return deck.model.family == Family::bert; }
+
+bool is_bert(const Deck& deck, BertDialect dialect) {
+  return is_bert(deck) && deck.data.bert.dialect == dialect;
+}
+
+/// Sets a member of model.bert to `value` for bert.
+std::function<void(Deck&)> for_bert(std::optional<bool> BertModel::*member, bool value) {
+  return [=](Deck& deck) {
+    deck.model.bert.*member = is_bert(deck) ? std::optional(value) : std::nullopt;
+  };
+}
+
+// The dialect's row comes first: the defaults of the others depend on it.
+
+void derive_dialect(Deck& deck) {
+  deck.data.bert.dialect.reset();
+  if (is_bert(deck)) deck.data.bert.dialect = BertDialect::megatron;
+}
+
+void derive_mask_probability(Deck& deck) {
+  deck.data.bert.mask_probability.reset();
+  if (is_bert(deck, BertDialect::megatron) || is_bert(deck, BertDialect::v0))
+    deck.data.bert.mask_probability = 0.15;
+}
+
+void derive_max_ngram(Deck& deck) {
+  deck.data.bert.max_ngram.reset();
+  if (is_bert(deck, BertDialect::megatron)) deck.data.bert.max_ngram = 3;
+}
+
+void derive_short_sequence(Deck& deck) {
+  deck.data.bert.short_sequence.reset();
+  if (is_bert(deck, BertDialect::megatron)) deck.data.bert.short_sequence = 0.1;
+  if (is_bert(deck, BertDialect::v0)) deck.data.bert.short_sequence = 0.01;
+}
+
+void derive_sentence_task(Deck& deck) {
+  std::optional<SentenceTask>& task = deck.data.bert.sentence_task;
+  task.reset();
+  if (!is_bert(deck)) return;
+  task = !deck.model.bert.binary_head.value_or(true) ? SentenceTask::none
+         : is_bert(deck, BertDialect::megatron)      ? SentenceTask::order
+                                                     : SentenceTask::next;
+}
+
+}  // namespace
+
+void bert_model_keys(std::vector<Key>& rows) {
+  rows.insert(rows.end(),
+              {
+                  key(TRIREME_MEMBER(model.bert.binary_head))
+                      .derived("true for bert", for_bert(&BertModel::binary_head, true))
+                      .immutable()
+                      .only(Family::bert)
+                      .help("BERT: the head that classifies sentence pairs."),
+                  key(TRIREME_MEMBER(model.bert.post_norm))
+                      .derived("false for bert", for_bert(&BertModel::post_norm, false))
+                      .immutable()
+                      .only(Family::bert)
+                      .help("BERT: layer norms after the residual sums, as in Devlin et al.; "
+                            "false: before the sublayers, as in Megatron-LM."),
+                  key(TRIREME_MEMBER(model.bert.deep_init))
+                      .derived("false for bert", for_bert(&BertModel::deep_init, false))
+                      .warn()
+                      .only(Family::bert)
+                      .help("BERT: initial weights of the output projections divided by sqrt(2 "
+                            "layers)."),
+              });
+}
+
+void bert_data_keys(std::vector<Key>& rows) {
   rows.insert(
       rows.end(),
       {
-          key(TRIREME_MEMBER(data.train))
-              .derived("needed to train", {})
-              .warn()
-              .help("Dataset: the path of its .bin and .idx without the ending; [0.3, a, 0.7, b] "
-                    "blends two."),
-          key(TRIREME_MEMBER(data.valid))
-              .derived("a part of data.train", {})
-              .warn()
-              .help("Separate datasets for validation, written like data.train."),
-          key(TRIREME_MEMBER(data.test))
-              .derived("a part of data.train", {})
-              .warn()
-              .help("Separate datasets for the test split, written like data.train."),
-          key(TRIREME_MEMBER(data.split))
-              .derived("969,30,1; 1,0,0 for data.bert.dialect = tfrecord",
-                       [](Deck& deck) {
-                         const bool records = deck.data.bert.dialect == BertDialect::tfrecord;
-                         deck.data.split = records ? std::vector<double>{1, 0, 0}
-                                                   : std::vector<double>{969, 30, 1};
-                       })
-              .at_least(0)
+          key(TRIREME_MEMBER(data.bert.dialect))
+              .derived("megatron for bert", derive_dialect)
               .immutable()
-              .help("Shares of train, valid and test in data.train; 0 for a split with separate "
-                    "datasets. A restart must not change the share of train."),
-          key(TRIREME_MEMBER(data.seed))
-              .derived("run.seed", [](Deck& deck) { deck.data.seed = deck.run.seed; })
-              .from(0, kMaxSeed)
+              .only(Family::bert)
+              .help(
+                  "BERT: how samples are made: megatron: Megatron-LM's sentence pairs; v0: its "
+                  "first release's; tfrecord: data.train names files of create_pretraining_data."),
+          key(TRIREME_MEMBER(data.bert.mask_probability))
+              .derived("0.15", derive_mask_probability)
+              .above(0)
+              .below(1)
               .immutable()
-              .help("Seed of the sample order."),
-          key(TRIREME_MEMBER(data.tokenizer.type))
+              .only(Family::bert)
+              .help("BERT: share of tokens that are predicted (megatron, v0)."),
+          key(TRIREME_MEMBER(data.bert.max_predictions))
+              .derived("v0: mask_probability * sequence, rounded up to a multiple of 10", {})
+              .at_least(1)
               .immutable()
-              .help("Tokenizer; may be left out if model.vocab is given."),
-          key(TRIREME_MEMBER(data.tokenizer.vocab))
-              .warn()
-              .help("Vocabulary file (gpt2, wordpiece, encdec, whitespace)."),
-          key(TRIREME_MEMBER(data.tokenizer.merges)).warn().help("Merges file (gpt2)."),
-          key(TRIREME_MEMBER(data.tokenizer.model))
-              .warn()
-              .help("Model file (sentencepiece), tokenizer.json (bpe), or the folder of jieba, "
-                    "which has "
-                    "dict.txt (encdec)."),
-          key(TRIREME_MEMBER(data.tokenizer.lowercase))
+              .only(Family::bert)
+              .help("BERT: maximum of predicted tokens in a sample; tfrecord: the number in each "
+                    "example."),
+          key(TRIREME_MEMBER(data.bert.max_ngram))
+              .derived("3", derive_max_ngram)
+              .from(1, 7)
               .immutable()
-              .help("Whether the vocabulary is uncased: text is lower-cased and loses its accents "
-                    "(wordpiece)."),
-          key(TRIREME_MEMBER(data.corpora))
-              .warn()
-              .help("Short names of datasets for data.train, valid and test: {wiki: "
-                    "data/wiki_text_document}."),
-          key(TRIREME_MEMBER(data.index_cache))
-              .derived("in the folder of the dataset", {})
-              .help("Folder that keeps the sample indices."),
-          key(TRIREME_MEMBER(data.index_files))
-              .warn()
-              .help("Common stem of Megatron-LM's index files (.npy) to use."),
-          key(TRIREME_MEMBER(data.reset_positions))
-              .by_default("false")
+              .only(Family::bert)
+              .help("BERT: maximum of words that are masked together (megatron)."),
+          key(TRIREME_MEMBER(data.bert.short_sequence))
+              .derived("0.1; 0.01 for v0", derive_short_sequence)
+              .from(0, 1)
               .immutable()
-              .help("Positions restart after each end of document."),
-          key(TRIREME_MEMBER(data.reset_attention))
-              .by_default("false")
+              .only(Family::bert)
+              .help("BERT: share of samples with a random, shorter length (megatron, v0)."),
+          key(TRIREME_MEMBER(data.bert.sentence_task))
+              .derived("order; next for v0 and tfrecord; none without model.bert.binary_head",
+                       derive_sentence_task)
               .immutable()
-              .help("Attention stays within a document."),
-          key(TRIREME_MEMBER(data.eod_loss))
-              .by_default("true")
-              .warn()
-              .help("Count the loss at end-of-document tokens."),
+              .only(Family::bert)
+              .help("BERT: what the sentence label says: the second segment is swapped with the "
+                    "first (order), is of another document (next), or there is none."),
+      });
+}
+
+// The keys that only model.family = llama has. Their members are unset for another family.
+
+namespace {
+
+bool is_llama(const Deck& deck) { return deck.model.family == Family::llama; }
+
+/// Sets a member of the model to `value` for llama.
+template <typename T>
+std::function<void(Deck&)> for_llama(std::optional<T> Model::*member, T value) {
+  return [=](Deck& deck) {
+    deck.model.*member = is_llama(deck) ? std::optional(value) : std::nullopt;
+  };
+}
+
+void derive_kv_heads(Deck& deck) {
+  deck.model.kv_heads.reset();
+  if (is_llama(deck)) deck.model.kv_heads = deck.model.heads;
+}
+
+void derive_head_dim(Deck& deck) {
+  deck.model.head_dim.reset();
+  if (is_llama(deck) && deck.model.heads > 0)
+    deck.model.head_dim = deck.model.hidden / deck.model.heads;
+}
+
+// The row of `scaling` comes first: the defaults of the others depend on it.
+
+void derive_theta(Deck& deck) {
+  deck.model.position.theta.reset();
+  if (is_llama(deck)) deck.model.position.theta = 10000.0;
+}
+
+void derive_scaling(Deck& deck) {
+  deck.model.position.scaling.reset();
+  if (is_llama(deck)) deck.model.position.scaling = PositionScaling::none;
+}
+
+bool by_wavelength(const Deck& deck) {
+  const auto& scaling = deck.model.position.scaling;
+  return scaling == PositionScaling::llama3 || scaling == PositionScaling::yarn;
+}
+
+void derive_low(Deck& deck) {
+  deck.model.position.low.reset();
+  if (by_wavelength(deck)) deck.model.position.low = 1.0;
+}
+
+void derive_high(Deck& deck) {
+  deck.model.position.high.reset();
+  if (by_wavelength(deck))
+    deck.model.position.high = deck.model.position.scaling == PositionScaling::llama3 ? 4.0 : 32.0;
+}
+
+}  // namespace
+
+void llama_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(model.kv_heads))
+              .derived("model.heads", derive_kv_heads)
+              .from(1, kMaxWidth)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: key and value heads; divides model.heads."),
+          key(TRIREME_MEMBER(model.head_dim))
+              .derived("model.hidden / model.heads", derive_head_dim)
+              .from(2, kMaxWidth)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: elements of a head, an even number."),
+          key(TRIREME_MEMBER(model.activation))
+              .derived("swiglu for llama", for_llama(&Model::activation, GatedActivation::swiglu))
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: the gate of the MLP, SiLU or GELU (tanh)."),
+          key(TRIREME_MEMBER(model.norm_placement))
+              .derived("pre for llama", for_llama(&Model::norm_placement, NormPlacement::pre))
+              .words({name_of(NormPlacement::pre), name_of(NormPlacement::output)})
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: RMS norms of each sublayer's input (pre), or of its output before the "
+                    "residual sum (output: OLMo-2)."),
+          key(TRIREME_MEMBER(model.qk_norm))
+              .derived("none for llama", for_llama(&Model::qk_norm, QkNorm::none))
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: RMS norms of queries and keys, of each head (head: Qwen3) or of all "
+                    "heads together (width: OLMo-2)."),
+          key(TRIREME_MEMBER(model.bias))
+              .derived("none for llama", for_llama(&Model::bias, LinearBias::none))
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: linears with a bias: none, or queries, keys and values (qkv: "
+                    "Qwen2.5)."),
+          key(TRIREME_MEMBER(model.window))
+              .from(1, kMaxSequence)
+              .unit("tokens")
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: a token attends to so many, itself included (sliding window: Mistral); "
+                    "unset: to all earlier ones."),
+          key(TRIREME_MEMBER(model.position.theta))
+              .derived("10000 for llama", derive_theta)
+              .above(1)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: base of the rotary positions' wavelengths."),
+          key(TRIREME_MEMBER(model.position.scaling))
+              .derived("none for llama", derive_scaling)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: how rotary positions are stretched to a longer context: linear; "
+                    "llama3: by wavelength, as in Llama 3.1; yarn."),
+          key(TRIREME_MEMBER(model.position.factor))
+              .derived("needed with model.position.scaling", {})
+              .from(1, 1e6)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: by how much the context is longer."),
+          key(TRIREME_MEMBER(model.position.original))
+              .derived("needed with model.position.scaling: llama3 or yarn", {})
+              .from(1, kMaxSequence)
+              .unit("tokens")
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: the context before it was made longer."),
+          key(TRIREME_MEMBER(model.position.low))
+              .derived("1 with model.position.scaling: llama3 or yarn", derive_low)
+              .above(0)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: pairs that turn less often in the original context are slowed down by "
+                    "the whole factor (low_freq_factor, beta_slow)."),
+          key(TRIREME_MEMBER(model.position.high))
+              .derived("4 with model.position.scaling: llama3, 32 with yarn", derive_high)
+              .above(0)
+              .immutable()
+              .only(Family::llama)
+              .help("Llama: pairs that turn more often in the original context keep their speed "
+                    "(high_freq_factor, beta_fast)."),
       });
 }
 

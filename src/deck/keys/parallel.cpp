@@ -1,7 +1,40 @@
-// The keys of the layout and of a step: its batch, its precision and what it recomputes.
+// The keys of the run, of its layout and of a step: its batch, its precision and what it
+// recomputes.
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {
+
+void run_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(run.name))
+              .derived("the deck file's name", {})
+              .help("Name of the run."),
+          key(TRIREME_MEMBER(run.output))
+              .derived("runs/<run.name>",
+                       [](Deck& deck) { deck.run.output = "runs/" + deck.run.name; })
+              .help("The run folder: logs and checkpoints."),
+          key(TRIREME_MEMBER(run.seed))
+              .by_default("1234")
+              .from(0, kMaxSeed)
+              .immutable()
+              .help("Seed of initial weights and dropout."),
+          key(TRIREME_MEMBER(run.device))
+              .by_default("auto")
+              .warn()
+              .help("Where to compute; auto: on GPUs if there are any."),
+          key(TRIREME_MEMBER(run.deterministic))
+              .by_default("true")
+              .built({"true"})
+              .because("every backend is deterministic")
+              .warn()
+              .help("Repeated runs are bit-identical."),
+          key(TRIREME_MEMBER(run.mixed_gpus))
+              .by_default("false")
+              .help("Allow GPUs of several kinds in one run; false: refuse to start on them."),
+      });
+}
 
 void parallel_keys(std::vector<Key>& rows) {
   rows.insert(

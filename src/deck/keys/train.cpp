@@ -1,8 +1,82 @@
-// The keys of the length of a run, of evaluation, checkpoints, communication and logs; and of a
-// sweep, which trireme-sweep reads and no run holds.
+// The keys of the data and the length of a run, of evaluation, checkpoints, communication and logs;
+// and of a sweep, which trireme-sweep reads and no run holds.
 #include "deck/keys/row.hpp"
 
 namespace trireme::deck {
+
+void data_keys(std::vector<Key>& rows) {
+  rows.insert(
+      rows.end(),
+      {
+          key(TRIREME_MEMBER(data.train))
+              .derived("needed to train", {})
+              .warn()
+              .help("Dataset: the path of its .bin and .idx without the ending; [0.3, a, 0.7, b] "
+                    "blends two."),
+          key(TRIREME_MEMBER(data.valid))
+              .derived("a part of data.train", {})
+              .warn()
+              .help("Separate datasets for validation, written like data.train."),
+          key(TRIREME_MEMBER(data.test))
+              .derived("a part of data.train", {})
+              .warn()
+              .help("Separate datasets for the test split, written like data.train."),
+          key(TRIREME_MEMBER(data.split))
+              .derived("969,30,1; 1,0,0 for data.bert.dialect = tfrecord",
+                       [](Deck& deck) {
+                         const bool records = deck.data.bert.dialect == BertDialect::tfrecord;
+                         deck.data.split = records ? std::vector<double>{1, 0, 0}
+                                                   : std::vector<double>{969, 30, 1};
+                       })
+              .at_least(0)
+              .immutable()
+              .help("Shares of train, valid and test in data.train; 0 for a split with separate "
+                    "datasets. A restart must not change the share of train."),
+          key(TRIREME_MEMBER(data.seed))
+              .derived("run.seed", [](Deck& deck) { deck.data.seed = deck.run.seed; })
+              .from(0, kMaxSeed)
+              .immutable()
+              .help("Seed of the sample order."),
+          key(TRIREME_MEMBER(data.tokenizer.type))
+              .immutable()
+              .help("Tokenizer; may be left out if model.vocab is given."),
+          key(TRIREME_MEMBER(data.tokenizer.vocab))
+              .warn()
+              .help("Vocabulary file (gpt2, wordpiece, encdec, whitespace)."),
+          key(TRIREME_MEMBER(data.tokenizer.merges)).warn().help("Merges file (gpt2)."),
+          key(TRIREME_MEMBER(data.tokenizer.model))
+              .warn()
+              .help("Model file (sentencepiece), tokenizer.json (bpe), or the folder of jieba, "
+                    "which has "
+                    "dict.txt (encdec)."),
+          key(TRIREME_MEMBER(data.tokenizer.lowercase))
+              .immutable()
+              .help("Whether the vocabulary is uncased: text is lower-cased and loses its accents "
+                    "(wordpiece)."),
+          key(TRIREME_MEMBER(data.corpora))
+              .warn()
+              .help("Short names of datasets for data.train, valid and test: {wiki: "
+                    "data/wiki_text_document}."),
+          key(TRIREME_MEMBER(data.index_cache))
+              .derived("in the folder of the dataset", {})
+              .help("Folder that keeps the sample indices."),
+          key(TRIREME_MEMBER(data.index_files))
+              .warn()
+              .help("Common stem of Megatron-LM's index files (.npy) to use."),
+          key(TRIREME_MEMBER(data.reset_positions))
+              .by_default("false")
+              .immutable()
+              .help("Positions restart after each end of document."),
+          key(TRIREME_MEMBER(data.reset_attention))
+              .by_default("false")
+              .immutable()
+              .help("Attention stays within a document."),
+          key(TRIREME_MEMBER(data.eod_loss))
+              .by_default("true")
+              .warn()
+              .help("Count the loss at end-of-document tokens."),
+      });
+}
 
 namespace {
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "deck/document.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/sweep/sweep.hpp"
 #include "deck/value.hpp"

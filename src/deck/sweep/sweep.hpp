@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/files.hpp"
-#include "deck/document.hpp"
+#include "deck/value.hpp"
 
 namespace trireme::deck {
 

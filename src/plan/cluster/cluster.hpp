@@ -13,7 +13,6 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "deck/choices.hpp"
-#include "deck/document.hpp"
 #include "deck/value.hpp"
 
 namespace trireme::plan {

@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 
 namespace trireme::report {
 namespace {

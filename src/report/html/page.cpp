@@ -11,10 +11,8 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "report/runs/run_history.hpp"
-#include "report/runs/timeline.hpp"
 
 namespace trireme::report {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/runs/comparison.hpp"
+#include "report/runs/run_history.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,6 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 
 namespace trireme::report {

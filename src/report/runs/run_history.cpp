@@ -1,16 +1,23 @@
+// Runs read from metrics.jsonl and from logs, tables of them, and Megatron-LM's log.
 #include "report/runs/run_history.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "deck/model.hpp"
 #include "report/follow/follower.hpp"
 
 namespace trireme::report {
@@ -212,6 +219,186 @@ std::string to_table(const std::vector<RunSummary>& runs, TableFormat format) {
       break;
   }
   return aligned_table(rows_for_people(runs), 1);
+}
+
+// ---------------------------------------------------------------------------- Megatron-LM's log
+
+namespace {
+
+constexpr std::string_view kSpace = " \t\r";
+
+std::string_view trim(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+/// All of `text` as a number, also "43.1%".
+std::optional<double> number(std::string_view text) {
+  text = trim(text);
+  if (text.ends_with('%')) text.remove_suffix(1);
+  const std::string digits(text);
+  char* end = nullptr;
+  const double value = std::strtod(digits.c_str(), &end);
+  if (digits.empty() || end != digits.c_str() + digits.size()) return std::nullopt;
+  return value;
+}
+
+/// As number(), without infinities and NaN.
+std::optional<double> finite(std::string_view text) {
+  const auto value = number(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+using Field = std::pair<std::string_view, std::string_view>;
+
+/// The fields of "name: value | name value | truncated": those that end with a bar. The first
+/// versions of Megatron-LM have no colons.
+std::vector<Field> fields_of(std::string_view text) {
+  std::vector<Field> fields;
+  for (std::size_t bar; (bar = text.find('|')) != std::string_view::npos;
+       text.remove_prefix(bar + 1)) {
+    const std::string_view field = trim(text.substr(0, bar));
+    const std::size_t colon = field.rfind(':');
+    const std::size_t cut = colon != std::string_view::npos ? colon : field.rfind(' ');
+    if (cut != std::string_view::npos)
+      fields.emplace_back(trim(field.substr(0, cut)), trim(field.substr(cut + 1)));
+  }
+  return fields;
+}
+
+/// Finds "iteration  100/  500 |" in `line`: returns its number, and the text after the bar.
+std::optional<std::pair<std::int64_t, std::string_view>> find_iteration(std::string_view line) {
+  constexpr std::string_view kWord = "iteration";
+  for (std::size_t at = line.find(kWord); at != std::string_view::npos;
+       at = line.find(kWord, at + 1)) {
+    const std::string_view rest = line.substr(at + kWord.size());
+    const std::size_t slash = rest.find('/'), bar = rest.find('|');
+    if (slash == std::string_view::npos || bar == std::string_view::npos || slash > bar) continue;
+    const auto done = finite(rest.substr(0, slash)),
+               all = finite(rest.substr(slash + 1, bar - slash - 1));
+    if (!done || !all || *done < 0 || *done > 1e15) continue;
+    return std::pair(static_cast<std::int64_t>(*done), rest.substr(bar + 1));
+  }
+  return std::nullopt;
+}
+
+/// "61.2 GiB" in bytes, as human_bytes() writes it.
+double bytes_of(std::string_view text) {
+  const std::size_t space = std::min(text.find(' '), text.size());
+  double value = finite(text.substr(0, space)).value_or(0.0);
+  for (const char* unit : {" B", " KiB", " MiB", " GiB", " TiB"}) {
+    if (text.substr(space) == unit) return value;
+    value *= 1024.0;
+  }
+  return 0.0;
+}
+
+}  // namespace
+
+std::optional<TrainRow> MegatronLog::take(std::string_view line) {
+  const auto found = find_iteration(line);
+  if (!found) {
+    take_argument(line);
+    take_vocabulary(line);
+    take_memory(line);
+    return std::nullopt;
+  }
+  TrainRow row{.iteration = found->first};
+  for (const auto& [name, text] : fields_of(found->second)) {
+    const std::optional<double> value = finite(text);
+    if (name == "lm loss")
+      row.loss = value;
+    else if (name == "elapsed time per iteration (ms)")
+      row.ms = value;
+    else if (name == "elapsed time per iteration (s)")
+      row.ms = value ? std::optional(1e3 * *value) : value;
+    else if (name == "global batch size")
+      row.global_batch = value;
+    else if (name == "learning rate")
+      row.learning_rate = value;
+    else if (name == "grad norm")
+      row.grad_norm = value;
+    else if (name == "consumed samples")
+      row.samples = value;
+    else if (name == "consumed tokens")
+      row.tokens = value;
+    else if (name == "tokens per second")
+      row.tokens_per_second = value;
+    else if (name == "throughput per GPU (TFLOP/s/GPU)" || name == "TFLOPs" ||
+             name == "model TFLOP/s per GPU")
+      row.tflops = value;
+    else if (name == "MFU")
+      row.mfu = value ? std::optional(*value / 100) : value;
+  }
+  complete(row);
+  return row;
+}
+
+/// Computes what the line does not have from the arguments.
+void MegatronLog::complete(TrainRow& row) const {
+  const double samples = row.global_batch.value_or(global_batch_);
+  if (!row.tokens_per_second && row.ms && *row.ms > 0 && samples > 0 && sequence_ > 0)
+    row.tokens_per_second = samples * sequence_ / *row.ms * 1e3;
+  const bool shape = layers_ > 0 && hidden_ > 0 && vocab_ > 0 && ranks_ > 0 && sequence_ > 0;
+  if (!row.tokens && row.samples && sequence_ > 0) row.tokens = *row.samples * sequence_;
+  // Megatron-LM rounds low values to 0.0.
+  if (row.tflops.value_or(0.0) > 0 || !shape || !row.tokens_per_second) return;
+  const auto whole = [](double value) { return static_cast<std::int64_t>(value); };
+  row.tflops = *row.tokens_per_second / ranks_ / 1e12 *
+               deck::gpt_flops_per_token(whole(layers_), whole(hidden_),
+                                         whole(ffn_ > 0 ? ffn_ : 4 * hidden_), whole(sequence_),
+                                         whole(vocab_));
+}
+
+/// "  seq_length ........................... 1024"
+void MegatronLog::take_argument(std::string_view line) {
+  const std::size_t dots = line.find(" ...");
+  if (dots == std::string_view::npos) return;
+  std::string_view name = trim(line.substr(0, dots));
+  name.remove_prefix(std::min(name.find_last_of(" :]") + 1, name.size()));  // a launcher's label
+  const std::size_t end = line.find_first_not_of('.', dots + 1);
+  const auto value = end == std::string_view::npos ? std::nullopt : finite(line.substr(end));
+  if (!value || *value < 0 || *value > 1e9) return;
+  const std::pair<std::string_view, double*> wanted[] = {
+      {"seq_length", &sequence_},    {"num_layers", &layers_},
+      {"hidden_size", &hidden_},     {"ffn_hidden_size", &ffn_},
+      {"world_size", &ranks_},       {"global_batch_size", &global_batch_},
+      {"padded_vocab_size", &vocab_}};
+  for (const auto& [argument, place] : wanted)
+    if (name == argument) *place = *value;
+}
+
+/// " > padded vocab (size: 50257) with 47 dummy tokens (new size: 50304)"
+void MegatronLog::take_vocabulary(std::string_view line) {
+  constexpr std::string_view kSize = "(new size: ";
+  const std::size_t at = line.find(kSize);
+  if (at == std::string_view::npos || line.find("padded vocab") == std::string_view::npos) return;
+  const std::string_view rest = line.substr(at + kSize.size());
+  if (const auto size = finite(rest.substr(0, rest.find(')'))); size && *size > 0 && *size < 1e9)
+    vocab_ = *size;
+}
+
+/// "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1.0 | ... | max reserved: 2.0", or this
+/// program's " memory of the rank with the highest peak after iteration 20 | ... | peak: 29.5 MiB
+/// |" (version 0.1: "memory of the fullest rank").
+void MegatronLog::take_memory(std::string_view line) {
+  constexpr std::string_view kRank = "memory (MB) |", kHighest = " memory of the rank with the ",
+                             kHighestBefore = " memory of the fullest rank ";
+  const std::size_t at = std::min(line.find(kHighest), line.find(kHighestBefore));
+  if (at != std::string_view::npos) {
+    for (const auto& [name, value] : fields_of(line.substr(at)))
+      if (name == "GPU" || (name == "peak" && !on_gpu_)) {
+        highest_ = bytes_of(value);
+        on_gpu_ = name == "GPU";
+      }
+  } else if (const std::size_t rank = line.find(kRank); rank != std::string_view::npos) {
+    // The last field ends with the line.
+    const std::string fields = std::string(line.substr(rank + kRank.size())) + "|";
+    for (const auto& [name, value] : fields_of(fields))
+      if (name == "max reserved")
+        reserved_ = std::max(reserved_, finite(value).value_or(0.0) * 1048576.0);
+  }
 }
 
 }  // namespace trireme::report

@@ -1,4 +1,4 @@
-#include "report/runs/timeline.hpp"
+#include "report/runs/run_history.hpp"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,13 @@
+#include "tokenizer/bpe/bpe.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <queue>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
-#include "tokenizer/bpe/bpe.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "core/files.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,4 +1,4 @@
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "tokenizer/preprocess/documents.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::tokenizer {
 namespace {

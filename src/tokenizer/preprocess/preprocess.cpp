@@ -19,7 +19,6 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "tokenizer/kinds.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {

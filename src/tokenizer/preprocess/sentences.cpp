@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tokenizer/utf8.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/startup/datasets.hpp"
+#include "train/startup/startup.hpp"
 
 #include <fmt/ranges.h>
 
@@ -11,10 +11,11 @@
 #include "core/text.hpp"
 #include "data/bert/bert_split.hpp"
 #include "data/gpt/gpt_dataset.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "train/run_state.hpp"
 
 namespace trireme::train {
+
 std::unique_ptr<const data::Dataset> open_dataset(const deck::Deck& deck,
                                                   const plan::Vocabulary& vocabulary,
                                                   data::Split split,

@@ -1,4 +1,4 @@
-#include "train/startup/rank_output.hpp"
+#include "train/startup/launch.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -12,18 +12,15 @@
 #include <thread>
 
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
-#include "checkpoint/local/copies.hpp"
+#include "checkpoint/local/shard.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
 #include "core/text.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 #include "plan/setup.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

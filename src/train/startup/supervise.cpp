@@ -1,4 +1,4 @@
-#include "train/startup/supervise.hpp"
+#include "train/startup/launch.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,8 +29,8 @@
 #include "core/clock.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "report/goodput.hpp"
-#include "train/stop.hpp"
+#include "report/metrics.hpp"
+#include "train/run_state.hpp"
 #include "train/verify/step_verifier.hpp"
 
 namespace trireme::train {

@@ -1,4 +1,5 @@
-#include "train/verify/pass_observer.hpp"
+// What the passes of a step compute, observed; and where a model holds numbers that are not finite.
+#include "train/verify/step_verifier.hpp"
 
 #include <fmt/format.h>
 
@@ -7,10 +8,14 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <sstream>
+#include <utility>
 #include <vector>
 
+#include "checkpoint/elements.hpp"
 #include "core/error.hpp"
+#include "core/system/process.hpp"
 #include "core/tensor.hpp"
 
 namespace trireme::train {
@@ -236,6 +241,148 @@ PassObserver::Largest PassObserver::largest_gradient() const {
     if (values_[place].largest > largest.value)
       largest = {values_[place].largest, fault_at(place).text};
   return largest;
+}
+
+// ---- where a model holds numbers that are not finite
+
+namespace {
+
+/// A value and where it is in the logical tensor.
+struct Element {
+  double value = 0.0;
+  std::int64_t row = 0, column = 0;
+};
+
+/// What one rank's elements of a parameter are like.
+struct Finding {
+  std::optional<Element> bad;  ///< the first that is not finite
+  Element largest;             ///< of the finite ones, in magnitude
+};
+/// By parameter of the table.
+using Findings = std::vector<Finding>;
+
+/// Looks at this rank's parts of all parameters.
+class Search {
+ public:
+  Search(device::Backend& backend, const model::ParameterStore& parameters)
+      : parameters_(parameters), view_(&backend), findings_(parameters.table().size()) {}
+
+  /// The weights that passes read; of matrices that are sharded, which must be given `optimizer`,
+  /// the shard.
+  Findings weights(const optim::Optimizer* optimizer) && {
+    // A rank may hold a damaged copy of weights that others update.
+    const model::ParameterBuffer& memory = parameters_.weight_buffer();
+    if (!memory.is_sharded())
+      for (const model::LocalParameter& local : parameters_.placement().parameters)
+        look_at(*local.parameter, local.slabs, slice(memory, local));
+    if (!optimizer) return std::move(findings_);
+    for (const optim::OwnedPart& part : optimizer->owned_parts())
+      for (const Tensor& tensor : {optimizer->master(part), optimizer->weights(part)})
+        look_at(*part.parameter, part.slabs, tensor);
+    return std::move(findings_);
+  }
+
+  Findings gradients(const optim::Optimizer& optimizer) && {
+    for (const optim::OwnedPart& part : optimizer.owned_parts())
+      look_at(*part.parameter, part.slabs, optimizer.gradient(part));
+    return std::move(findings_);
+  }
+
+ private:
+  void look_at(const model::Parameter& parameter, const grid::Hyperslabs& slabs,
+               const Tensor& tensor) {
+    Finding& finding = findings_[&parameter - parameters_.table().data()];
+    view_.read(
+        slabs, tensor.dtype, tensor.data, [&](const grid::Hyperslabs& piece, const void* data) {
+          std::vector<float> values(grid::count_elements(piece));
+          convert_to_float(data, values.size(), tensor.dtype, values.data());
+          const float* value = values.data();
+          for (const grid::Hyperslab& slab : piece)
+            for (std::int64_t i = 0; i < slab.size(); ++i)
+              add({*value++, slab.row + i / slab.columns, slab.column + i % slab.columns}, finding);
+        });
+  }
+
+  static void add(const Element& element, Finding& finding) {
+    if (!std::isfinite(element.value)) {
+      if (!finding.bad) finding.bad = element;
+    } else if (std::abs(element.value) > std::abs(finding.largest.value)) {
+      finding.largest = element;
+    }
+  }
+
+  const model::ParameterStore& parameters_;
+  checkpoint::HostView view_;
+  Findings findings_;
+};
+
+/// "layers/0/mlp/up/weight[3, 17] on rank 1 (node0)"; the rank where there are several.
+std::string place(const comm::MpiCommunicator& world, const model::Parameter& parameter,
+                  const Element& element) {
+  std::string text = parameter.shape.rank() == 1
+                         ? fmt::format("{}[{}]", parameter.name, element.row)
+                         : fmt::format("{}[{}, {}]", parameter.name, element.row, element.column);
+  if (world.size() > 1) text += fmt::format(" on rank {} ({})", world.rank(), host_name());
+  return text;
+}
+
+/// The first text that is not empty, of the ranks in their order. Collective.
+std::string first_of(comm::MpiCommunicator& world, const std::string& text) {
+  const std::vector<std::string> all = world.all_gather_text(text);
+  const auto found = std::find_if(all.begin(), all.end(), [](auto& each) { return !each.empty(); });
+  return found == all.end() ? "" : *found;
+}
+
+/// The first parameter that `findings` of any rank call bad, in words. Collective.
+std::string first_bad(comm::MpiCommunicator& world, const char* kind,
+                      const model::ParameterStore& parameters, const Findings& findings) {
+  std::vector<double> bad(findings.size());
+  for (std::size_t i = 0; i < bad.size(); ++i) bad[i] = findings[i].bad ? 1.0 : 0.0;
+  world.all_reduce(bad.data(), bad.size(), DType::f64, comm::Reduce::max);
+  const auto first = static_cast<std::size_t>(std::find(bad.begin(), bad.end(), 1.0) - bad.begin());
+  if (first == bad.size()) return "";
+  std::string text;
+  if (const auto& element = findings[first].bad) {
+    const auto count = std::count(bad.begin(), bad.end(), 1.0);
+    text = fmt::format("the {} {} is {}; {} of {} parameters {} such {}s", kind,
+                       place(world, parameters.table()[first], *element),
+                       std::isnan(element->value) ? "nan" : "infinite", count, bad.size(),
+                       count == 1 ? "has" : "have", kind);
+  }
+  return first_of(world, text);
+}
+
+}  // namespace
+
+std::string find_non_finite(comm::MpiCommunicator& world, device::Backend& backend,
+                            const model::ParameterStore& parameters,
+                            const optim::Optimizer& optimizer) {
+  const std::string weight =
+      first_bad(world, "weight", parameters, Search(backend, parameters).weights(&optimizer));
+  if (!weight.empty()) return weight;
+  return first_bad(world, "gradient", parameters, Search(backend, parameters).gradients(optimizer));
+}
+
+std::string find_non_finite(comm::MpiCommunicator& world, device::Backend& backend,
+                            const model::ParameterStore& parameters) {
+  return first_bad(world, "weight", parameters, Search(backend, parameters).weights(nullptr));
+}
+
+std::string find_largest_weight(comm::MpiCommunicator& world, device::Backend& backend,
+                                const model::ParameterStore& parameters,
+                                const optim::Optimizer& optimizer) {
+  const Findings findings = Search(backend, parameters).weights(&optimizer);
+  const auto magnitude = [](const Finding& finding) { return std::abs(finding.largest.value); };
+  const auto own = std::max_element(
+      findings.begin(), findings.end(),
+      [&](const Finding& a, const Finding& b) { return magnitude(a) < magnitude(b); });
+  const double largest = magnitude(*own);
+  const bool is_here = world.all_reduce(largest, comm::Reduce::max) == largest;
+  return first_of(
+      world,
+      is_here ? fmt::format("{:.4g} in {}", own->largest.value,
+                            place(world, parameters.table()[own - findings.begin()], own->largest))
+              : "");
 }
 
 }  // namespace trireme::train

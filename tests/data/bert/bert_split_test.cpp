@@ -4,7 +4,7 @@
 
 #include "bert/bert_samples.hpp"
 #include "core/files.hpp"
-#include "data/split.hpp"
+#include "data/indexed_dataset.hpp"
 
 namespace trireme::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/bert/pair_samples.hpp"
+#include "data/bert/sample.hpp"
 
 #include "bert/bert_samples.hpp"
 

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "bert/bert_samples.hpp"
-#include "data/bert/pair_samples.hpp"
 
 namespace trireme::data {
 namespace {

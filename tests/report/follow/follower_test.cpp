@@ -13,7 +13,6 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/process.hpp"
-#include "deck/describe.hpp"
 #include "deck/load.hpp"
 
 namespace trireme::report {

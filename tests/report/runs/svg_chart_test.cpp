@@ -1,4 +1,4 @@
-#include "report/runs/comparison.hpp"
+#include "report/runs/run_history.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "train/startup/datasets.hpp"
+#include "train/startup/startup.hpp"
 
 #include <gtest/gtest.h>
 
 #include "../../data/dataset_files.hpp"
 #include "decks.hpp"
-#include "tokenizer/preprocess/dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme::train {
 namespace {

@@ -15,7 +15,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "decks.hpp"
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 namespace {
 int flock_error = 0;  ///< what every lock fails with, as on a file system that has none

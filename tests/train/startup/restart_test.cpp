@@ -1,16 +1,15 @@
 // Where a run starts when there are checkpoints: written by all ranks, decided on by rank 0.
-#include "train/startup/restart.hpp"
+#include "train/startup/startup.hpp"
 
 #include <gtest/gtest.h>
 
 #include "../../scratch_folder.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/folder.hpp"
+#include "checkpoint/file.hpp"
 #include "core/error.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "decks.hpp"
 #include "train/run_state.hpp"
-#include "train/startup/startup.hpp"
 
 namespace trireme::train {
 namespace {

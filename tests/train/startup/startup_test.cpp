@@ -6,7 +6,7 @@
 
 #include "../../scratch_folder.hpp"
 #include "core/files.hpp"
-#include "deck/describe.hpp"
+#include "deck/load.hpp"
 #include "decks.hpp"
 
 namespace trireme::train {

@@ -1,5 +1,5 @@
 // --supervise with a launcher that hangs after its ranks have ended.
-#include "train/startup/supervise.hpp"
+#include "train/startup/launch.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Rows: what Megatron-Core has added since 2023: networks of Llama's kind, schedules, FSDP, fault
 // handling. A name that ends in `*` stands for all flags with that beginning.
-#include "convert/flags/arguments.hpp"
+#include "convert/flags/recipe.hpp"
 
 namespace trireme::convert::flags {
 namespace {

@@ -1,5 +1,5 @@
 // Rows: the network, initial weights, dropout, precision; datasets and tokenizers.
-#include "convert/flags/arguments.hpp"
+#include "convert/flags/recipe.hpp"
 
 namespace trireme::convert::flags {
 namespace {

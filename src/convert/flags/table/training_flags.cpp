@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "convert/flags/arguments.hpp"
+#include "convert/flags/recipe.hpp"
 #include "core/text.hpp"
 
 namespace trireme::convert::flags {

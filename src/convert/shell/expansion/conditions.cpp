@@ -1,4 +1,4 @@
-#include "convert/shell/expansion/conditions.hpp"
+#include "convert/shell/follower.hpp"
 
 #include <fnmatch.h>
 #include <regex.h>

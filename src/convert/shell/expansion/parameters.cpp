@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cstdint>
 
-#include "convert/shell/scan.hpp"
 #include "convert/shell/script.hpp"
 #include "core/error.hpp"
 

@@ -1,4 +1,4 @@
-#include "train/monitor/timeline.hpp"
+#include "train/training_log.hpp"
 
 #include <fmt/format.h>
 
