@@ -149,6 +149,27 @@ TEST(TimeLayout, GemmsWaitForTheGathersOfGradientsUnlessTheyTakeTheirParts) {
         << other;
 }
 
+TEST(TimeLayout, WeightGradientsThatComeLaterHideNoCollectives) {
+  const auto tensor_seconds = [](const char* sequence, const char* schedule) {
+    Cluster cluster{.name = "four", .link_latency = 0};
+    GpuKind gpu{.name = "g", .memory = 24e9, .bandwidth = 1e12};
+    gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
+    cluster.nodes = {{.gpu = gpu, .gpus = 4, .link = 1e11}};
+    const deck::Deck deck =
+        gpt2_deck({"run.device=cuda", "parallel.tensor=2", "parallel.pipeline=2", "parallel.data=1",
+                   fmt::format("parallel.sequence={}", sequence),
+                   fmt::format("parallel.schedule={}", schedule)},
+                  4);
+    return time_layout(deck, 50257, cluster, all_nodes(cluster)).time.tensor;
+  };
+  // All-reduces are no longer halved; under sequence parallelism reduce-scatters are not, and both
+  // gathers of gradients come once more: an all-reduce and one and a half, for each block.
+  const double without = tensor_seconds("false", "zero-bubble") - tensor_seconds("false", "1f1b");
+  EXPECT_GT(without, 0);
+  EXPECT_NEAR(tensor_seconds("true", "zero-bubble") - tensor_seconds("true", "1f1b"), 1.5 * without,
+              1e-9);
+}
+
 TEST(TimeLayout, TakesMeasuredCollectivesAndRecomputation) {
   const deck::Deck deck = gpt2_deck({"run.device=cuda", "parallel.tensor=2", "parallel.data=1",
                                      "batch.global=4", "recompute.granularity=full"},

@@ -140,6 +140,9 @@ struct StepTime {
   double pipeline() const { return compute + recompute + tensor + messages + bubble; }
 };
 
+/// Seconds of an all-reduce of `bytes` over `ranks`, as a ring; its halves take half of it.
+double all_reduce(double bytes, double ranks, double bandwidth, double latency);
+
 /// A layout to be timed. The partition is an argument; of the deck, `recompute`, `parallel.zero`
 /// and `parallel.overlap` may change afterwards.
 class LayoutTimes {
