@@ -46,12 +46,18 @@ class Faults(ClusterTest, SlurmFaults):
     def test_timetable(self):
         for number, kind in enumerate(KINDS):
             with self.subTest(kind):
-                case = Case(kind, number, random.Random(number))
-                case.layout, case.background, case.compressed = MANY_RANKS, number % 2 == 1, False
-                getattr(self, kind)(case)
-                print(f"\n  {kind}: exit code {case.code}, lost iterations {case.lost}", end=" ", flush=True)
-                self.wait("the end of the ranks", lambda: not running_programs())
-                self.wait("the nodes", lambda: self.idle_nodes() == NODES)
+                self.one_of_many(lambda attempt, number=number, kind=kind: self.meet(kind, number, attempt))
+
+    def meet(self, kind, number, attempt):
+        """One fault, in a run folder of its own."""
+        case = Case(kind, number + attempt * len(KINDS), random.Random(number))
+        case.layout, case.background, case.compressed = MANY_RANKS, number % 2 == 1, False
+        try:
+            getattr(self, kind)(case)
+            print(f"\n  {kind}: exit code {case.code}, lost iterations {case.lost}", end=" ", flush=True)
+        finally:
+            self.wait("the end of the ranks", lambda: not running_programs())
+            self.wait("the nodes", lambda: self.idle_nodes() == NODES)
 
     def test_a_host_is_lost_with_its_disk(self):
         """Each node has a disk of its own, and copies of the other's shards (checkpoint.local.partner)."""

@@ -239,6 +239,17 @@ class RunTest(unittest.TestCase):
                     print(text, flush=True)
                 del found[kept:]
 
+    def one_of_many(self, call):
+        """Calls `call(attempt)`, one of many runs of a test: again, alone, where its launcher failed."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return call(attempt)
+            except LauncherFailed as failed:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                LauncherFailed.count -= 1
+                print(f"{self.id()}: Open MPI failed, running this part again\n{failed}", flush=True)
+
     def deck_words(self, name, *words):
         """The deck of the run `name`, then its overrides and options: of two for one key the later
         holds."""
