@@ -1,5 +1,6 @@
 // Checkpoints: one HDF5 file of full logical tensors, written by all ranks concurrently,
-// independent of the layout that wrote it. checkpoint/file.hpp describes the file.
+// independent of the layout that wrote it. Saving one, at once or while training continues, and
+// loading it. checkpoint/file.hpp describes the file.
 #pragma once
 
 #include <atomic>
@@ -75,11 +76,7 @@ std::vector<LocalTensor> checkpoint_tensors(const model::ParameterStore& paramet
 std::vector<LocalTensor> weight_tensors(const model::ParameterStore& parameters,
                                         bool first_data_rank);
 
-}  // namespace trireme::checkpoint
-
 // ---- saving while training continues (checkpoint.async)
-
-namespace trireme::checkpoint {
 
 /// Copies what each rank owns into host memory, from which a thread of each rank computes checksums
 /// and writes, as save() does; one save at a time. MPI is used by the main thread alone: the ranks

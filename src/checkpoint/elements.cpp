@@ -137,6 +137,8 @@ void remove_files(const std::filesystem::path& unfinished, int count) {
     std::filesystem::remove(numbered(unfinished, number), ignored);
 }
 
+// ---------------------------------------------------------------------------- elements
+
 namespace {
 
 // Elements go to the file as they are in memory, and it is little-endian.
@@ -227,6 +229,8 @@ void test_write(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
     file.sync();
   });
 }
+
+// ---------------------------------------------------------------------------- reading
 
 namespace {
 

@@ -1,6 +1,6 @@
-// How the elements of tensors reach a checkpoint's file from a backend's memory: the unfinished
-// file (.part) with plain pwrite() at known offsets, its disk space, the staging through host
-// memory, and the steps of a save.
+// The elements of tensors on their way between memory and a checkpoint's file. Writing: the
+// unfinished file (.part) with plain pwrite() at known offsets, its disk space, the staging through
+// host memory, the steps of a save, and compression. Reading: with pread(), on several threads.
 #pragma once
 
 #include <algorithm>
@@ -177,8 +177,8 @@ std::filesystem::path unfinished_name(const std::filesystem::path& path);
 /// no MPI. Throws IoError.
 void rename_and_publish(const std::filesystem::path& unfinished, const std::filesystem::path& path);
 
-// A file that is read at offsets, with pread(): the elements of a checkpoint's tensors go from the
-// page cache to where they belong without HDF5's buffers in between.
+// ---- reading at offsets, with pread(): the elements of a checkpoint's tensors go from the page
+// cache to where they belong without HDF5's buffers in between
 
 /// A file open for reading. Every error is an IoError that names it and the system's reason; short
 /// reads and interrupted calls are continued.
@@ -210,7 +210,9 @@ void read_ahead(std::size_t count, int threads, std::size_t bytes,
                 const std::function<void(std::size_t i, void* buffer)>& read,
                 const std::function<void(std::size_t i, const void* buffer)>& use);
 
-// checkpoint.compression: the elements of a complete unfinished file are compressed, in chunks of
+// ---- checkpoint.compression
+
+// The elements of a complete unfinished file are compressed, in chunks of
 // whole rows, by HDF5's own filters (shuffle, then deflate), so that every HDF5 program reads them.
 // Those of small tensors stay as they are.
 //

@@ -153,11 +153,10 @@ struct LocalTensor {
   std::vector<Piece> pieces;
 };
 
-// ---- checksums
+// ---- checksums: of each tensor's elements, and of the structure
 
-// The checksums of a checkpoint: of each tensor's elements, and of the structure, which is every
-// byte that is not an element. HDF5 checksums its own metadata too, but not unused bytes, and only
-// once it has trusted some of them.
+// The structure is every byte that is not an element. HDF5 checksums its own metadata too, but not
+// unused bytes, and only once it has trusted some of them.
 //
 // The checksum of the structure stands in a trailer after the end of the HDF5 file, which HDF5
 // ignores:
@@ -169,11 +168,9 @@ struct LocalTensor {
 //
 // All numbers have 64 bits, little-endian.
 
-// ---- of tensors: sums modulo 2^64 over elements, which do not depend on the layout
-
-/// The checksum of format version `version` over the elements of `slabs`, whose memory is `data`: a
-/// sum of terms of the element's global row-major index and its bit pattern. A change of one 32-bit
-/// word always changes it. Version 1 takes three times as long.
+/// The checksum of format version `version`, a sum modulo 2^64, over the elements of `slabs`, whose
+/// memory is `data`: a sum of terms of the element's global row-major index and its bit pattern. A
+/// change of one 32-bit word always changes it. Version 1 takes three times as long.
 std::uint64_t checksum(std::int64_t version, const Shape& shape, DType dtype,
                        const grid::Hyperslabs& slabs, const void* data);
 
@@ -181,8 +178,6 @@ std::uint64_t checksum(std::int64_t version, const Shape& shape, DType dtype,
 /// it tells whether parts cover a tensor once: a gap and an overlap of equal size keep the count
 /// and change this.
 std::uint64_t index_moment(const Shape& shape, const grid::Hyperslabs& slabs);
-
-// ---- of the structure
 
 /// Where the elements of a tensor are in the file, in bytes.
 struct ElementRange {
