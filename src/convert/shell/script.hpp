@@ -1,5 +1,5 @@
-// The lexer of shell scripts: text in, simple commands out, nothing expanded; the expansion of
-// their words; and where quotes, brackets, braces and here-documents end.
+// Shell scripts: the lexer, which makes simple commands of text, and where quotes, braces and
+// here-documents end; and the interpreter, with its variables and the expansion of words.
 #pragma once
 
 #include <cctype>
@@ -16,9 +16,11 @@
 
 namespace trireme::convert::shell {
 
-// The lexer of shell scripts: text in, simple commands out, nothing expanded. And the marks for
-// unknown values: what the environment, the job scheduler or another program would provide stays in
-// the text as a marked word, so an unknown value is an error only where a flag needs it.
+// ---- the lexer: text in, simple commands out, nothing expanded
+
+// Marks for unknown values: what the environment, the job scheduler or another program would
+// provide stays in the text as a marked word, so an unknown value is an error only where a flag
+// needs it.
 
 inline constexpr char kUnknownBegin = '\x01';
 inline constexpr char kUnknownEnd = '\x02';
@@ -106,7 +108,45 @@ std::size_t end_of_brackets(std::string_view text, std::size_t open, int nesting
 /// npos if none begins there (it may be a redirection). In quotes only a text with spaces counts.
 std::size_t end_of_placeholder(std::string_view text, std::size_t at, bool quoted);
 
-// An interpreter of shell scripts that starts no program: it finds the commands a script would run.
+// ---- where quotes, braces and here-documents of a shell script end
+
+inline bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+/// The end, one past it, of the mark at `at`: marks are opaque to the lexer.
+std::size_t end_of_mark(std::string_view text, std::size_t at);
+
+/// The end, one past it, of the quote that opens at `open`: `'`, `"`, a backquote, or the `$` of
+/// `$'...'`; npos if it is not closed.
+std::size_t end_of_quote(std::string_view text, std::size_t open, int nesting = 0);
+
+/// The end, one past `}`, of the `${ ... }` whose `{` is at `open`; npos if it is not closed. In
+/// double quotes (`quoted`) a `'` is a plain character.
+std::size_t end_of_braces(std::string_view text, std::size_t open, bool quoted, int nesting = 0);
+
+/// Whether `$'...'` begins at `at`.
+inline bool begins_escaped_quote(std::string_view text, std::size_t at) {
+  return text.substr(at, 2) == "$'";
+}
+
+/// The text of `$'...'` between its quotes, with its escapes replaced.
+std::string unescaped(std::string_view inside);
+
+/// The operand of `<<`: the word that ends the here-document, and how the document is read.
+struct HereMark {
+  std::string word;
+  bool expands = true;
+  bool strips_tabs = false;
+};
+
+/// Reads the operand of `<<` and moves `at` past it.
+HereMark read_here_mark(std::string_view text, std::size_t& at);
+
+/// The lines from `at` to the end word; moves `at` past that line.
+std::string read_here_text(std::string_view text, const HereMark& mark, std::size_t& at);
+
+// ---- the interpreter
+
+// It starts no program: it finds the commands that a script would run.
 //
 // It evaluates assignments, arrays (also by key), quotes, arithmetic, defaults, prefixes and
 // suffixes, functions, `source`, positional arguments, other scripts that exist (`bash X.sh 8`,
@@ -288,41 +328,5 @@ struct Run {
 /// shell script, or exceeds the limits on depth and length.
 Run follow(std::string_view text, const std::filesystem::path& file,
            const Definitions& definitions = {}, const std::vector<std::string>& arguments = {});
-
-// Where quotes, brackets, braces and here-documents of a shell script end.
-
-inline bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-
-/// The end, one past it, of the mark at `at`: marks are opaque to the lexer.
-std::size_t end_of_mark(std::string_view text, std::size_t at);
-
-/// The end, one past it, of the quote that opens at `open`: `'`, `"`, a backquote, or the `$` of
-/// `$'...'`; npos if it is not closed.
-std::size_t end_of_quote(std::string_view text, std::size_t open, int nesting = 0);
-
-/// The end, one past `}`, of the `${ ... }` whose `{` is at `open`; npos if it is not closed. In
-/// double quotes (`quoted`) a `'` is a plain character.
-std::size_t end_of_braces(std::string_view text, std::size_t open, bool quoted, int nesting = 0);
-
-/// Whether `$'...'` begins at `at`.
-inline bool begins_escaped_quote(std::string_view text, std::size_t at) {
-  return text.substr(at, 2) == "$'";
-}
-
-/// The text of `$'...'` between its quotes, with its escapes replaced.
-std::string unescaped(std::string_view inside);
-
-/// The operand of `<<`: the word that ends the here-document, and how the document is read.
-struct HereMark {
-  std::string word;
-  bool expands = true;
-  bool strips_tabs = false;
-};
-
-/// Reads the operand of `<<` and moves `at` past it.
-HereMark read_here_mark(std::string_view text, std::size_t& at);
-
-/// The lines from `at` to the end word; moves `at` past that line.
-std::string read_here_text(std::string_view text, const HereMark& mark, std::size_t& at);
 
 }  // namespace trireme::convert::shell
