@@ -1,5 +1,5 @@
-// File helpers: whole-file reading, durable writing, memory mapping, reads at any offset; hashes
-// and checksums of contents.
+// Files: reading whole ones or at any offset, durable writing, memory mapping. Contents: hashes,
+// checksums, and how protocol buffers store values.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -109,6 +108,8 @@ std::string program_path() {
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
+// ---------------------------------------------------------------------------- signals
+
 namespace {
 
 /// Launchers and schedulers signal a process and its group: the same request comes twice.
@@ -152,6 +153,8 @@ void catch_stop_signals() {
 }
 
 int stop_signal() { return received; }
+
+// ---------------------------------------------------------------------------- shells and libraries
 
 namespace {
 
@@ -221,6 +224,8 @@ void* SharedLibrary::address(const char* name) const {
     throw CodedError<ExitCode::failure>("{} has no {}: it is too old: {}", name_, name, hint_);
   return found;
 }
+
+// ---------------------------------------------------------------------------- memory
 
 ProcessMemory process_memory() {
   ProcessMemory memory;
