@@ -277,10 +277,6 @@ class ChoiceTask final : public Task {
   ClozeDataset dataset_;
 };
 
-}  // namespace
-
-namespace {
-
 /// The last `folders` folders of `path` and its name, with its suffix or without.
 std::string end_of_path(const std::filesystem::path& path, std::ptrdiff_t folders, bool suffix) {
   const std::filesystem::path whole = path.lexically_normal().relative_path();

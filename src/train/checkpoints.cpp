@@ -67,10 +67,6 @@ std::vector<int> partner_nodes(comm::MpiCommunicator& world) {
   return nodes;
 }
 
-}  // namespace
-
-namespace {
-
 /// Makes new files in `folder` be striped over so many storage targets (checkpoint.stripes).
 void set_stripes(const std::filesystem::path& folder, std::int64_t stripes) {
   std::error_code error;

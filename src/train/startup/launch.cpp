@@ -93,10 +93,6 @@ bool can_load_verbs() {
   return false;
 }
 
-}  // namespace
-
-namespace {
-
 /// The first 12 digits of the program's id and of each library's.
 std::string short_build_id(std::string_view build) {
   std::string ids;

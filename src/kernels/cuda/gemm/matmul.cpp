@@ -98,10 +98,6 @@ cublasLtMatmulDescAttributes_t aux_pointer(Epilogue epilogue) {
                                              : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
 }
 
-}  // namespace
-
-namespace {
-
 GemmProblem fp8_problem(const Gemm& args) {
   check_fp8_gemm(args);
   const auto [m, k] = extents_of("gemm", "a", args.a);
