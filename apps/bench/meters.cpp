@@ -1,3 +1,5 @@
+// The settings of trireme-bench, and its timing of operations on the host and on a GPU.
+
 #include <cblas.h>
 #include <nlohmann/json.hpp>
 

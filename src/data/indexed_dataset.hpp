@@ -1,6 +1,6 @@
 // Megatron's indexed datasets: PREFIX.bin holds tokens back to back, PREFIX.idx says where each
 // sequence and each document begins. Their division into train, valid and test parts, how many
-// samples a run takes of each, and what is made of datasets before training.
+// samples a run takes of each, the blend of several, and what is made of datasets before training.
 #pragma once
 
 #include <array>
@@ -66,7 +66,7 @@ struct RunLength {
 /// end, even where that is the last of them, as in Megatron-LM; test: one evaluation.
 std::int64_t samples_wanted(Split split, const RunLength& run);
 
-// Megatron-LM's blend: which dataset each sample of several mixed ones comes from.
+// ---- Megatron-LM's blend: which dataset each sample of several mixed ones comes from
 
 /// The weights divided by their sum, which is added up in numpy's order. Throws DeckError when one
 /// is not above 0, and when there are more than a blend can hold (32766).

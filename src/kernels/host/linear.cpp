@@ -24,9 +24,10 @@ extern "C" {
 }
 
 namespace trireme::kernels::host {
-namespace {
 
 // ---- FP8 operands
+
+namespace {
 
 constexpr std::int64_t kBlock = 1 << 16;
 

@@ -221,8 +221,8 @@ std::string first_problem(comm::MpiCommunicator& world, const std::string& probl
 /// first of these, with its rank and host, and how many more there are. Collective over `world`.
 void refuse(comm::MpiCommunicator& world, ExitCode code, const std::string& problem);
 
-// From the command line to a run that can start: the same on every rank, or one error for all,
-// which names the first rank that has a problem, its host, and the way out.
+// ---- from the command line to a run that can start: the same on every rank, or one error for all,
+// which names the first rank that has a problem, its host, and the way out
 
 /// All ranks run one build of the program: others would not speak with each other. Exit 1.
 /// Collective, before anything else is.

@@ -1,5 +1,6 @@
 // Silent data corruption: wrong results of a GPU, a host or a link, without an error
-// (train.verify). Checks of a step's passes, and the bit flips that tests inject into them.
+// (train.verify). Checks of a step's passes, and the bit flips that tests inject into them. And
+// where a diverged model holds numbers that are not finite.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,7 @@ inline constexpr DType dtype_of<__nv_bfloat16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<__half> = DType::f16;
 
-}  // namespace trireme
-
-namespace trireme::kernels::cuda {
+namespace kernels::cuda {
 
 /// Calls function(T{}) with the CUDA type of `dtype`: float, __nv_bfloat16 or __half. Throws
 /// InternalError for fp64 and FP8, which no CUDA kernel computes in.
@@ -77,6 +75,12 @@ template <typename T>
 __device__ __forceinline__ void store_pack(T* pointer, const Pack<T>& pack) {
   *reinterpret_cast<Pack<T>*>(pointer) = pack;
 }
+
+}  // namespace kernels::cuda
+
+}  // namespace trireme
+
+namespace trireme::kernels::cuda {
 
 /// kWidth consecutive elements as they are stored, at an address that is a multiple of their size
 /// (of 16 for more). Whole words, so that two half-precision elements share a register.
