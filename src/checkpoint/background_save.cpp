@@ -20,15 +20,11 @@ constexpr int kNice = 10;
 /// Interval in which wait() looks at the thread.
 constexpr std::chrono::milliseconds kPollInterval{5};
 
-std::int64_t bytes_of(const Piece& piece, DType dtype) {
-  return count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(dtype));
-}
-
 std::int64_t copied_bytes(const std::vector<LocalTensor>& tensors, bool replicas) {
   std::int64_t bytes = 0;
   for (const LocalTensor& tensor : tensors)
     for (const Piece& piece : tensor.pieces)
-      if (piece.owner || replicas) bytes += bytes_of(piece, tensor.dtype);
+      if (piece.owner || replicas) bytes += piece_bytes(piece, tensor.dtype);
   return bytes;
 }
 
@@ -84,7 +80,8 @@ void BackgroundSave::start_copies(const std::vector<LocalTensor>& tensors, bool 
   std::vector<std::pair<Piece*, std::int64_t>> pieces;  // with their bytes
   for (LocalTensor& tensor : copies_) {
     if (!replicas) std::erase_if(tensor.pieces, [](const Piece& piece) { return !piece.owner; });
-    for (Piece& piece : tensor.pieces) pieces.emplace_back(&piece, bytes_of(piece, tensor.dtype));
+    for (Piece& piece : tensor.pieces)
+      pieces.emplace_back(&piece, piece_bytes(piece, tensor.dtype));
   }
   // In the order of their addresses: few large copies instead of thousands, which take longer to
   // start.

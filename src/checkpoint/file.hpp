@@ -145,6 +145,11 @@ struct Piece {
   bool owner = true;  ///< false on replicas: they are read by load() and not written by save()
 };
 
+/// Bytes of a piece's elements.
+inline std::int64_t piece_bytes(const Piece& piece, DType dtype) {
+  return count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(dtype));
+}
+
 /// A logical tensor and what this rank holds of it: nothing, or one or more pieces.
 struct LocalTensor {
   std::string name;  ///< path in the file, without a leading slash

@@ -192,6 +192,18 @@ constexpr std::size_t peer_route_bytes(std::size_t max_bytes) {
   return (kPeerRouteFlagBytes + max_bytes + kBlock - 1) / kBlock * kBlock;
 }
 
+// Copy engines leave all SMs to GEMMs, but each of their copies takes microseconds to begin, one
+// after the other: kernels finish smaller exchanges through peer memory sooner. Measured on H100s.
+
+/// Minimum bytes of a rank's part that copy engines all-gather under a GEMM.
+constexpr std::size_t min_gather_bytes(std::int64_t ranks) {
+  return std::size_t{ranks == 2 ? 1u : 4u} << 20;
+}
+/// Minimum bytes of all ranks' parts that copy engines reduce-scatter.
+constexpr std::size_t min_reduce_scatter_bytes(std::int64_t ranks) {
+  return std::size_t{ranks == 2 ? 0u : 32u} << 20;
+}
+
 // ---------------------------------------------------------------------------- the memory of GPUs
 
 class MpiCommunicator;

@@ -297,6 +297,10 @@ struct PartArrivals {
   explicit operator bool() const { return flags != nullptr; }
 };
 
+/// The rows that GEMMs for compute capability 9.0 compute together, in the tiles of a cluster of
+/// two thread blocks: such a GEMM needs parts of a multiple of them.
+inline constexpr std::int64_t kPartRowMultiple = 256;
+
 /// Whether a flag of value `shown` has reached `epoch`. Epochs count up modulo 2^32; two that are
 /// compared are less than 2^31 apart.
 TRIREME_HOST_DEVICE constexpr bool flag_reached(std::uint32_t shown, std::uint32_t epoch) {

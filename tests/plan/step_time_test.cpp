@@ -149,7 +149,7 @@ TEST(TimeLayout, GemmsWaitForTheGathersOfGradientsUnlessTheyTakeTheirParts) {
         << other;
 }
 
-TEST(TimeLayout, WeightGradientsThatComeLaterHideNoCollectives) {
+TEST(TimeLayout, DeferredWeightGradientsOverlapWithNoCollectives) {
   const auto tensor_seconds = [](const char* sequence, const char* schedule) {
     Cluster cluster{.name = "four", .link_latency = 0};
     GpuKind gpu{.name = "g", .memory = 24e9, .bandwidth = 1e12};

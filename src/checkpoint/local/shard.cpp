@@ -32,10 +32,6 @@ constexpr std::int64_t kMaxHeaderBytes = std::int64_t{64} << 20;
 /// Bytes that are read, hashed and sent at a time.
 constexpr std::int64_t kCopyBytes = std::int64_t{8} << 20;
 
-std::int64_t piece_bytes(const Piece& piece, DType dtype) {
-  return count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(dtype));
-}
-
 nlohmann::json to_json(const ShardHeader& header) {
   nlohmann::json attributes;
   for (const auto& [name, value] : header.attributes)

@@ -113,14 +113,6 @@ namespace {
 constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
 static_assert(kAllFlags * sizeof(std::uint32_t) <= kFlagBytes);
 
-// Copy engines leave all SMs to GEMMs, but each of their copies takes microseconds to begin, one
-// after the other; smaller operations are done sooner by the kernels. Measured on H100s.
-
-/// Least bytes of a part that copies gather.
-std::size_t least_gather_bytes(int ranks) { return std::size_t{ranks == 2 ? 1u : 4u} << 20; }
-/// Least bytes of all parts that copies reduce.
-std::size_t least_reduction_bytes(int ranks) { return std::size_t{ranks == 2 ? 0u : 32u} << 20; }
-
 const char* name_of(PeerKind kind) {
   switch (kind) {
     case PeerKind::reduce_scatter:
@@ -235,7 +227,7 @@ void PeerExchange::set_staging_buffer(void* base, std::size_t bytes) {
 bool PeerExchange::goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const {
   const bool pays =
       kind == PeerKind::reduce_scatter || (kind == PeerKind::all_reduce && ranks_.size() == 2);
-  return lane == PeerLane::overlapped && pays && bytes >= least_reduction_bytes(ranks_.size()) &&
+  return lane == PeerLane::overlapped && pays && bytes >= min_reduce_scatter_bytes(ranks_.size()) &&
          bytes <= staging_bytes_;
 }
 
@@ -278,7 +270,7 @@ std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t 
                                                         PartArrivals& arrivals) {
   const int rank = ranks_.rank(), ranks = ranks_.size();
   const PeerMemory* memory = memory_of(data, ranks * part_bytes);
-  if (!memory || part_bytes < least_gather_bytes(ranks)) return nullptr;
+  if (!memory || part_bytes < min_gather_bytes(ranks)) return nullptr;
   const std::uint32_t epoch = ++gathers_;
   const auto own = [&](CopyFlag what, int from) { return flags_of(rank) + copy_flag(what, from); };
   // GEMMs read the parts in the order in which the copies come: that of the next rank first.

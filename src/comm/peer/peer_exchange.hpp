@@ -79,8 +79,8 @@ class PeerExchange {
 
   /// Lets overlapped operations of at most `bytes` use the copy engines, which leave all SMs to the
   /// compute stream, through staging memory at `base`: registered, at the same offset on every
-  /// rank. Used for reduce-scatters, and for all-reduces of two ranks; with more ranks an
-  /// all-reduce would receive more bytes than through the kernels.
+  /// rank. Used for reduce-scatters of min_reduce_scatter_bytes(), and for all-reduces of two
+  /// ranks; with more ranks an all-reduce would receive more bytes than through the kernels.
   void set_staging_buffer(void* base, std::size_t bytes);
 
   /// Enqueues an operation on `data`, size() parts of `part_bytes`, on `stream`, always the same

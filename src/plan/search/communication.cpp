@@ -1,23 +1,19 @@
-// What ranks send each other in a step: over which links, for how long, and what GEMMs hide of it.
+// Communication in a step: over which links, for how long, and how much of it GEMMs overlap.
 #include <algorithm>
 #include <cmath>
 
+#include "comm/communicator.hpp"
 #include "core/error.hpp"
+#include "core/tensor.hpp"
 #include "plan/search/step_time.hpp"
 #include "plan/setup.hpp"
 
 namespace trireme::plan {
 namespace {
 
-// Share of a collective of tensor ranks beside a GEMM that takes time, since each slows the other:
-// measured with copy engines on two H200s (apps/bench/README.md).
+// Share of a collective overlapped with a GEMM that adds to the step all the same, since each slows
+// the other: measured with copy engines on two H200s (apps/bench/README.md).
 constexpr double kExposed = 0.5;
-// GEMMs that take the parts of an all-gather as they come compute so many rows together, the tiles
-// of a cluster of two blocks: parts have a multiple of them (kernels/cuda/gemm/hopper/tiles.hpp).
-constexpr std::int64_t kTogetherRows = 256;
-// GEMMs take parts of so many bytes as they come, between two ranks and between more
-// (comm/peer/peer_exchange.cpp).
-constexpr double kLeastPart = 1 << 20, kLeastPartOfMany = 4 << 20;
 
 }  // namespace
 
@@ -60,46 +56,49 @@ double NodeMap::bandwidth(std::int64_t first, std::int64_t stride, std::int64_t 
 
 bool LayoutTimes::takes_row_parts(const GpuKind& gpu) const {
   const std::int64_t part = shape_.micro * shape_.sequence / shape_.tensor;
-  const double bytes = 2 * static_cast<double>(part * shape_.hidden);
+  const std::int64_t bytes = 2 * part * shape_.hidden;
   return shape_.sequence_parallel && gpu.gathers_under_gemms &&
          shape_.compute != deck::Compute::fp32 &&
-         deck_.precision.gemm == deck::GemmPrecision::same && part % kTogetherRows == 0 &&
-         bytes >= (shape_.tensor == 2 ? kLeastPart : kLeastPartOfMany);
+         deck_.precision.gemm == deck::GemmPrecision::same && part % kPartRowMultiple == 0 &&
+         bytes >= static_cast<std::int64_t>(comm::min_gather_bytes(shape_.tensor));
 }
 
-// Of an all-reduce or, under sequence parallelism, of its halves: a block has two either way, one
-// after attention and one after the MLP, and in the backward pass before them.
+// A block has two all-reduces in its forward pass, after attention and after the MLP, and two in
+// its backward pass; under sequence parallelism each is a reduce-scatter and an all-gather.
 void LayoutTimes::set_collectives(Stage& stage, double all_reduce, bool by_parts) const {
   const double half = all_reduce / 2;
   stage.tensor_forward = stage.tensor_backward = {0, 0, all_reduce};
   stage.tensor_forward.embedding = all_reduce;
-  // Weight gradients that a schedule has moved hide nothing, and gather what they need once more.
-  const bool moved = deck_.parallel.schedule == deck::PipelineSchedule::zero_bubble;
-  const double again = moved && shape_.sequence_parallel ? 2 * half : 0;
+  // Deferred weight gradients overlap with no collective, and all-gather the gradients of
+  // row-parallel linears once more.
+  const bool deferred = deck_.parallel.schedule == deck::PipelineSchedule::zero_bubble;
+  const double regathered = deferred && shape_.sequence_parallel ? 2 * half : 0;
   if (!by_parts) {
-    // Weight gradients hide a part of the all-reduces, or of the reduce-scatters alone: for the
-    // all-gathers of gradients the GEMMs wait.
+    // Weight gradients overlap with the all-reduces, or with the reduce-scatters alone: GEMMs wait
+    // for the all-gathers of gradients.
     const double waits = shape_.sequence_parallel && !shape_.overlaps_gathers ? 0.5 : 0;
     stage.tensor_forward.block = 2 * all_reduce;
     stage.tensor_backward.block =
-        2 * all_reduce * (waits + (1 - waits) * (moved ? 1 : kExposed)) + again;
+        2 * all_reduce * (waits + (1 - waits) * (deferred ? 1 : kExposed)) + regathered;
     stage.tensor_output = shape_.sequence_parallel ? half : all_reduce;
     return;
   }
-  // A GEMM of `seconds` has `share` of its work to do meanwhile.
-  const auto beside = [&](double seconds, double share) {
-    const double hidden = std::min(half, share * seconds);
-    return half - hidden + kExposed * hidden;
+  // A half overlapped with `share` of a GEMM of `seconds`.
+  const auto overlapped = [&](double seconds, double share) {
+    const double together = std::min(half, share * seconds);
+    return half - together + kExposed * together;
   };
   const PassTimes& times = *stage.kinds.front();
-  // All but the rows of its own rank may have to be waited for.
+  // The share of a GEMM's rows that other ranks send.
   const double others = 1 - 1 / static_cast<double>(shape_.tensor);
-  // Both reduce-scatters are waited for.
-  stage.tensor_forward.block = 2 * half + beside(times.qkv, others) + beside(times.fc1, others);
-  // The gather before fc2's gradient, and that before the projection's, which is waited for; the
-  // reduce-scatters of fc1's and qkv's gradients run beside weight gradients.
-  stage.tensor_backward.block = beside(times.fc1, others) + half + beside(times.fc1, !moved) +
-                                beside(times.qkv, !moved) + again;
+  // Both reduce-scatters are exposed; the all-gathers overlap with the GEMMs that read them.
+  stage.tensor_forward.block =
+      2 * half + overlapped(times.qkv, others) + overlapped(times.fc1, others);
+  // The all-gather before fc2's input gradient overlaps with it, that before the projection's is
+  // exposed; the reduce-scatters of fc1's and qkv's overlap with weight gradients.
+  stage.tensor_backward.block = overlapped(times.fc1, others) + half +
+                                overlapped(times.fc1, !deferred) +
+                                overlapped(times.qkv, !deferred) + regathered;
   stage.tensor_output = half;
 }
 

@@ -73,7 +73,7 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
       stage.tensor_output = (shape.sequence_parallel ? 0.25 : 0.5) * stage.tensor_forward.block;
     } else if (tensor > 1 && times.source != TimeSource::published) {
       const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
-      // Through peer memory: the more ranks meet, the longer they wait for each other.
+      // Through peer memory ranks wait for each other, the longer the more there are.
       if (inside && times.source == TimeSource::profile)
         latency *= std::log2(static_cast<double>(tensor));
       set_collectives(stage, all_reduce(stream, static_cast<double>(tensor), link, latency),

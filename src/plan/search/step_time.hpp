@@ -61,8 +61,8 @@ struct PassTimes {
   UnitSeconds forward;
   UnitSeconds input_gradient;
   UnitSeconds weight_gradient;
-  /// GEMMs of a block's forward pass that read what tensor ranks gather. One gradient of either is
-  /// a GEMM of the same size that runs beside a collective, too.
+  /// GEMMs of a block's forward pass that read what tensor ranks gather. Their gradients, which are
+  /// as large, overlap with collectives, too.
   double qkv = 0, fc1 = 0;
   /// What the backward pass repeats of a block whose output no recomputed block reads: all but the
   /// second linear of the MLP and the residual sum, unless reads_output.

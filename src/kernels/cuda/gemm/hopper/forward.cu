@@ -7,7 +7,9 @@ void launch_forward(const HopperGemm& gemm, const Context& context) {
 }
 
 bool has_row_parts(const GemmProblem& problem, int parts) {
-  return has_row_parts<ChosenTile<TileEpilogue::store>>(problem.m, parts);
+  using Tile = ChosenTile<TileEpilogue::store>;
+  static_assert(Tile::kCluster * Tile::kRows == kPartRowMultiple);
+  return has_row_parts<Tile>(problem.m, parts);
 }
 
 }  // namespace trireme::kernels::cuda
