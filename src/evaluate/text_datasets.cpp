@@ -78,7 +78,9 @@ void ClozeDataset::read(std::int64_t sample,
                         std::span<const std::span<std::int32_t>> tensors) const {
   const auto& [context, target] = items_.at(static_cast<std::size_t>(sample));
   const std::int64_t before = std::ssize(context), size = before + std::ssize(target);
-  const auto token = [&](std::int64_t i) { return i < before ? context[i] : target[i - before]; };
+  const auto token = [&, &context = context, &target = target](std::int64_t i) {
+    return i < before ? context[i] : target[i - before];
+  };
   for (std::int64_t i = 0; i < sequence_; ++i) {
     tensors[0][i] = i < size ? token(i) : padding_;
     tensors[1][i] = i + 1 >= before && i + 1 < size ? token(i + 1) : data::kIgnoredLabel;

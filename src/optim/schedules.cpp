@@ -96,8 +96,8 @@ double LearningRateSchedule::wsd(double position) const {
   if (warmup > 0 && position <= warmup) return peak * position / warmup;
   if (position > end) return minimum;
   const double r = std::max(position - (end - last.length), 0.0) / last.length;
-  const auto shape = [&] {
-    switch (last.shape) {
+  const auto shape = [r, form = last.shape] {
+    switch (form) {
       case WsdShape::linear:
         return 1 - r;
       case WsdShape::cosine:
@@ -107,7 +107,7 @@ double LearningRateSchedule::wsd(double position) const {
       case WsdShape::minus_sqrt:
         return 1 - std::sqrt(r);
     }
-    throw InternalError("unknown shape {}", static_cast<int>(last.shape));
+    throw InternalError("unknown shape {}", static_cast<int>(form));
   };
   return minimum + shape() * (peak - minimum);
 }

@@ -32,15 +32,15 @@ TYPED_TEST(DecodingTest, CachedAttentionEqualsThatOfWholeSequences) {
     const std::int64_t elements = kv_heads * kPositions * d;
     Owned<T> memory({2 * kColumns * 2 * elements});
     const std::vector<std::int32_t> table = {5, 0, 7, 2, 1, 6, 4, 3};
-    const auto part = [&](std::int64_t first) {
+    const auto part = [&, kv_heads = kv_heads, d = d](std::int64_t first) {
       return memory.tensor().rows(first, elements).view({kv_heads, kPositions, d});
     };
     const KeyValueCache cache{part(0), part(elements), 2 * elements, table.data(), kColumns};
     const auto row_of = [&](std::int64_t t, std::int64_t j) {
       return whole.tensor().view({kLength * 2, width}).rows(t * 2 + j, 1);
     };
-    const auto expect_row = [&](const Owned<T>& out, std::int64_t row, std::int64_t t,
-                                std::int64_t j) {
+    const auto expect_row = [&, heads = heads, d = d](const Owned<T>& out, std::int64_t row,
+                                                      std::int64_t t, std::int64_t j) {
       for (std::int64_t c = 0; c < heads * d; ++c)
         ASSERT_NEAR(out[row * heads * d + c], std::as_const(expected)[(t * 2 + j) * heads * d + c],
                     tolerance<T>(2e-6))

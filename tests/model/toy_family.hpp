@@ -196,7 +196,7 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
     const auto [up, gate] = split(context, saved.fc1_out);
     fc1_.forward(context, x, up);
     gate_.forward_gathered(context, x, gate);
-    dispatch(x.dtype, [&](auto zero) {
+    dispatch(x.dtype, [&, up = up, gate = gate](auto zero) {
       using T = decltype(zero);
       for_each(context, [&](std::int64_t i, std::int64_t unit) {
         const double g = gate.as<T>()[unit];

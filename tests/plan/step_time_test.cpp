@@ -24,7 +24,7 @@ GpuKind profiled_gpu(const deck::Deck& deck) {
     ModelShape shape = model_shape(deck, 50257);
     shape.micro = micro;
     const PassTimes times = pass_times(gpu, shape);
-    const auto slower = [&](const UnitSeconds& a, const UnitSeconds& b) {
+    const auto slower = [factor = factor](const UnitSeconds& a, const UnitSeconds& b) {
       return UnitSeconds{factor * (a.embedding + b.embedding), factor * (a.block + b.block),
                          factor * (a.head + b.head)};
     };

@@ -162,7 +162,7 @@ void distribute(const std::filesystem::path& folder, comm::MpiCommunicator& worl
   for (const auto& [owner, seen_by] : holders) {
     if (seen_by.contains(owner)) continue;
     const int sender = *seen_by.begin();
-    comm::agree(world, [&] {
+    comm::agree(world, [&, owner = owner] {
       const comm::WatchedWork work = world.work("copying a local checkpoint", /*minimum=*/60.0);
       if (world.rank() == sender)
         transfer(world, *find_shard(folder, iteration, owner), owner, -1, {});

@@ -163,7 +163,7 @@ void Checker::data(const LoadOptions& options) {
     const bool mixed = datasets && (datasets->names.size() > 1 || !datasets->weights.empty());
     require(
         !mixed || !deck_.data.index_files, {"data.index_files", path},
-        [&, path = path] {
+        [&, path = path, &datasets = datasets] {
           return fmt::format(
               "data.index_files gives the indices of one dataset, but {} mixes {}; leave "
               "data.index_files out",

@@ -82,7 +82,9 @@ BytePairEncoder::BytePairEncoder(const Vocabulary& vocabulary,
             merges.string(), number, replace_invalid_utf8(token));
       return *found;
     };
-    merges_.emplace(pair_key(id(left), id(right)), Merge{rank++, id(left + right)});
+    // One after the other: of several that are missing every compiler names the same.
+    const std::int32_t merged = id(left + right), first = id(left), second = id(right);
+    merges_.emplace(pair_key(first, second), Merge{rank++, merged});
   }
 }
 
