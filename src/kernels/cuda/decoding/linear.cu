@@ -235,11 +235,16 @@ __global__ void __launch_bounds__(kThreads) linear_rows(const LinearParameters<T
           }
         }
       }
+    float first = 0.0f, second = 0.0f;  // of the row that this lane finishes
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const float first = warp_sum(sums[0][row]), second = warp_sum(sums[1][row]);
-      if (lane == row && row < p.rows) finish(p, row, o, first, second);
+      const float of_row = warp_sum(sums[0][row]), up = warp_sum(sums[1][row]);
+      if (lane == row) {
+        first = of_row;
+        second = up;
+      }
     }
+    if (lane < p.rows) finish(p, lane, o, first, second);
   }
 }
 
