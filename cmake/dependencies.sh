@@ -24,6 +24,7 @@ build_packages=(
 )
 test_packages=(
   libgtest-dev libbenchmark-dev python3-numpy python3-h5py clang-format-14 shellcheck dpkg-dev
+  clang-16 libclang-rt-16-dev libomp-16-dev  # the sanitizers' build, which GCC takes twice as long for
   slurm-wlm munge iproute2          # a cluster of namespaces
 )
 corpus_packages=(bible-kjv bible-kjv-text)

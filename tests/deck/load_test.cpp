@@ -239,7 +239,7 @@ TEST(Load, RanksGiveTheNumberOfCopies) {
   EXPECT_EQ(deck.parallel.data, 2);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIREME_SANITIZED)
 constexpr int kDecks = 2'000;
 #else
 constexpr int kDecks = 20'000;

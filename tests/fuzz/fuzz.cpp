@@ -114,7 +114,7 @@ std::string trouble_with(const Target& target, std::string_view bytes, const fs:
                               const fs::path& folder, Shared& shared) {
   const rlimit no_core{0, 0};
   [[maybe_unused]] const rlimit memory{kMaxMemory, kMaxMemory};
-#if !defined(__SANITIZE_ADDRESS__)  // whose shadow memory is terabytes of addresses
+#if !defined(TRIREME_SANITIZED)  // whose shadow memory is terabytes of addresses
   ::setrlimit(RLIMIT_AS, &memory);
 #endif
   ::setrlimit(RLIMIT_CORE, &no_core);

@@ -211,7 +211,7 @@ TEST(LayoutSearch, TellsHowManyRanksALayoutMayHave) {
 }
 
 TEST(LayoutSearch, SearchesAThousandGpusWithFewSimulations) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef TRIREME_SANITIZED
   GTEST_SKIP() << "instrumented and not optimised, the search takes twenty times longer";
 #endif
   const Cluster cluster = load_cluster(kInputs / "clusters/h200x8-nodes.yaml");

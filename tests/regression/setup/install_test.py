@@ -125,7 +125,7 @@ class Packages(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("dpkg-shlibdeps"), "no dpkg-shlibdeps")
     def test_the_debian_package_names_what_it_needs(self):
-        folder = self.package("-G", "DEB", "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip")
+        folder = self.package("-G", "DEB", "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=zstd")
         package, = folder.glob("*.deb")
         depends = call("dpkg-deb", "--field", package, "Depends")
         for name in "openmpi-bin", "libhdf5-openmpi", "libopenblas", "libyaml-cpp":
