@@ -1,6 +1,7 @@
 """Faults of storage: shared checkpoints, local ones, logs."""
 
 import os
+import re
 import signal
 import time
 
@@ -171,10 +172,14 @@ class LocalFaults(Driver):
     def local_partly_done(self, case):
         # Without a checkpoint in flight each local one is newer than the shared ones before it.
         case.background = False
-        with self.begin(case, *self.local_words(case), f"train.exit_interval={2 * EVERY + 7}") as started:
-            self.assertEqual(started.finish().code, FINISHED, case.name)
+        for shared in range(2 * EVERY, 6 * EVERY, EVERY):
+            with self.begin(case, *self.local_words(case), f"train.exit_interval={shared + 7}") as started:
+                self.assertEqual(started.finish().code, FINISHED, case.name)
+            # A busy machine may leave out all local ones since the last shared one: then a little further.
+            newest = self.local_shards(case)[-1].name
+            if int(re.match(r"step-(\d+)", newest).group(1)) > shared:
+                break
         self.latest(case.name).unlink()
-        self.assertTrue(self.local_shards(case))
 
     def local_lost(self, case):
         """One rank's disk is lost: the run resumes from the shared file system."""
