@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/peer_terms.hpp"
 #include "core/tensor.hpp"
 
 struct CUstream_st;
@@ -112,6 +113,16 @@ class Communicator {
     arrivals = {};
     all_gather(data, count, dtype);
     return std::make_unique<FinishedRequest>();
+  }
+
+  /// reduce_scatter() for the kernel that is enqueued next on the compute stream and adds the terms
+  /// itself: `terms` tell it where part rank() of each rank's `data` lies. `data` may be written
+  /// again after the group's next collective on the compute stream, which every rank starts when it
+  /// has read them. Where ranks do not reach each other's memory, `terms` are none and the sum is
+  /// done.
+  virtual void reduce_scatter_terms(void* data, std::size_t count, DType dtype, PeerTerms& terms) {
+    terms = {};
+    reduce_scatter(data, count, dtype);
   }
   /// The sum, maximum or minimum of one value of the host over the group.
   virtual double all_reduce(double value, Reduce op) {

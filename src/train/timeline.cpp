@@ -56,6 +56,10 @@ class TracedCommunicator final : public comm::Communicator {
     const device::NamedRange range({"reduce-scatter"});
     inner_->reduce_scatter(data, count, dtype);
   }
+  void reduce_scatter_terms(void* data, std::size_t count, DType dtype, PeerTerms& terms) override {
+    const device::NamedRange range({"reduce-scatter"});
+    inner_->reduce_scatter_terms(data, count, dtype, terms);
+  }
   void all_gather(void* data, std::size_t count, DType dtype) override {
     const device::NamedRange range({"all-gather"});
     inner_->all_gather(data, count, dtype);

@@ -86,6 +86,37 @@ TEST_F(PeerExchangeTest, ReduceScatterLeavesTheSumInOwnPart) {
   }
 }
 
+// The terms are read as a kernel would, each time after another rank came late.
+TEST_F(PeerExchangeTest, TermsOfAReduceScatterLieWhereTheyTell) {
+  int round = 0;
+  for (const DType dtype : kTypes) {
+    for (const std::size_t count : kCounts) {
+      const SharedArray data(group_, values(count * size_), dtype, stream_);
+      if (round++ % size_ == rank_) delay_stream(stream_);
+      PeerTerms terms;
+      group_.reduce_scatter_terms(data.array.data(), count, dtype, terms);
+      ASSERT_EQ(terms.count, size_);
+      for (int peer = 0; peer < size_; ++peer) {
+        const DeviceArray term(std::vector<double>(count), dtype, stream_);
+        TRIREME_CUDA(cudaMemcpyAsync(term.data(), terms.terms[peer], count * size_of(dtype),
+                                     cudaMemcpyDefault, stream_));
+        const std::vector<double> found = term.read();
+        for (std::size_t i = 0; i < count; ++i)
+          ASSERT_EQ(found[i], value(count * rank_ + i, peer)) << name_of(dtype) << "[" << i << "]";
+      }
+      group_.barrier();
+    }
+  }
+  for (const std::size_t count : {1, 5, 7}) {  // no whole vectors: the sum
+    const SharedArray data(group_, values(count * size_), DType::bf16, stream_);
+    PeerTerms terms;
+    group_.reduce_scatter_terms(data.array.data(), count, DType::bf16, terms);
+    ASSERT_FALSE(terms);
+    const std::vector<double> found = data.array.read();
+    for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i) EXPECT_EQ(found[i], sum(i));
+  }
+}
+
 TEST_F(PeerExchangeTest, AllGatherFillsEveryPart) {
   for (const DType dtype : kTypes) {
     for (const std::size_t count : kCounts) {

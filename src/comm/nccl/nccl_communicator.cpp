@@ -26,6 +26,7 @@ class NcclCommunicator final : public Communicator {
   int size() const override { return ranks_->size(); }
   void all_reduce(void* data, std::size_t count, DType dtype, Reduce op) override;
   void reduce_scatter(void* data, std::size_t count, DType dtype) override;
+  void reduce_scatter_terms(void* data, std::size_t count, DType dtype, PeerTerms& terms) override;
   void all_gather(void* data, std::size_t count, DType dtype) override;
   void broadcast(void* data, std::size_t bytes, int root) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, int peer, int tag) override;
@@ -283,6 +284,13 @@ void NcclCommunicator::all_reduce(void* data, std::size_t count, DType dtype, Re
 
 void NcclCommunicator::reduce_scatter(void* data, std::size_t count, DType dtype) {
   queue_reduce_scatter(data, count, dtype, compute_);
+}
+
+void NcclCommunicator::reduce_scatter_terms(void* data, std::size_t count, DType dtype,
+                                            PeerTerms& terms) {
+  terms = {};
+  if (!peers_ || !peers_->queue_terms(data, count * size_of(dtype), compute_, terms))
+    reduce_scatter(data, count, dtype);
 }
 
 void NcclCommunicator::all_gather(void* data, std::size_t count, DType dtype) {

@@ -193,18 +193,38 @@ std::shared_ptr<cuda::Event> PeerExchange::queue(PeerKind kind, void* data, std:
       queue_copies(kind, static_cast<std::byte*>(data), part_bytes, dtype, stream);
     });
 
-  PeerOperation operation{.rank = ranks_.rank(),
-                          .ranks = ranks_.size(),
-                          .vectors = static_cast<std::int64_t>(part_bytes) / kPeerVectorBytes,
-                          .lane = lane_name,
-                          .epoch = lane.epoch + 1};
-  lane.epoch += 2;
-  for (int peer = 0; peer < ranks_.size(); ++peer) {
+  PeerOperation operation = next_operation(
+      lane_name, static_cast<std::int64_t>(part_bytes) / kPeerVectorBytes, /*epochs=*/2);
+  for (int peer = 0; peer < ranks_.size(); ++peer)
     operation.data[peer] = memory->of_rank(peer, data);
-    operation.flags[peer] = flags_of(peer);
-  }
   return lane.operations.queue(name_of(kind), bytes, stream,
                                [&] { launch_peer_operation(kind, operation, dtype, stream); });
+}
+
+PeerOperation PeerExchange::next_operation(PeerLane lane, std::int64_t vectors,
+                                           std::uint32_t epochs) {
+  std::uint32_t& epoch = lanes_[static_cast<int>(lane)].epoch;
+  PeerOperation operation{.rank = ranks_.rank(),
+                          .ranks = ranks_.size(),
+                          .vectors = vectors,
+                          .lane = lane,
+                          .epoch = epoch + 1};
+  epoch += epochs;
+  for (int peer = 0; peer < ranks_.size(); ++peer) operation.flags[peer] = flags_of(peer);
+  return operation;
+}
+
+std::shared_ptr<cuda::Event> PeerExchange::queue_terms(void* data, std::size_t part_bytes,
+                                                       cudaStream_t stream, PeerTerms& terms) {
+  const PeerMemory* memory = memory_of(data, part_bytes * ranks_.size());
+  if (!memory || !whole_vectors(data, part_bytes)) return nullptr;
+  terms = {.count = ranks_.size()};
+  const std::byte* part = static_cast<const std::byte*>(data) + ranks_.rank() * part_bytes;
+  for (int peer = 0; peer < ranks_.size(); ++peer) terms.terms[peer] = memory->of_rank(peer, part);
+  const PeerOperation operation = next_operation(PeerLane::compute, /*vectors=*/0, /*epochs=*/1);
+  return lanes_[static_cast<int>(PeerLane::compute)].operations.queue(
+      name_of(PeerKind::reduce_scatter), part_bytes * ranks_.size(), stream,
+      [&] { launch_peer_barrier(operation, stream); });
 }
 
 bool PeerExchange::whole_vectors(const void* data, std::size_t part_bytes) const {

@@ -89,6 +89,12 @@ class PeerExchange {
   std::shared_ptr<cuda::Event> queue(PeerKind kind, void* data, std::size_t part_bytes, DType dtype,
                                      PeerLane lane, cudaStream_t stream);
 
+  /// A reduce-scatter of the compute lane whose terms the next kernel on `stream` adds itself, see
+  /// Communicator::reduce_scatter_terms(): a barrier, and where they lie. Null, on all ranks alike,
+  /// where queue() or NCCL must do it.
+  std::shared_ptr<cuda::Event> queue_terms(void* data, std::size_t part_bytes, cudaStream_t stream,
+                                           PeerTerms& terms);
+
   /// An all-gather of the overlapped lane by copy engines; `arrivals` tells a GEMM what has come so
   /// far. Null, on all ranks alike, where queue() should do it: the memory is not registered, or
   /// the parts are so small that the kernel is done sooner.
@@ -108,6 +114,8 @@ class PeerExchange {
 
   PeerExchange(MpiCommunicator& ranks, const std::string& description, Duration timeout);
   const PeerMemory* memory_of(const void* data, std::size_t bytes) const;
+  /// An operation of `vectors` vectors a part with the lane's next `epochs` epochs, without data.
+  PeerOperation next_operation(PeerLane lane, std::int64_t vectors, std::uint32_t epochs);
   std::uint32_t* flags_of(int rank) const;
   bool goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const;
   /// Copies rank p's part of `data`, or all of it, to this rank's slot in rank p's staging memory,

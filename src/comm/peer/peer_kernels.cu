@@ -128,6 +128,13 @@ __global__ void __launch_bounds__(kPeerThreads) exchange(const PeerOperation ope
   barrier<kRanks>(operation, operation.epoch + 1);
 }
 
+/// A barrier alone, of one block: those that wait in each block of a kernel that fills the GPU
+/// could keep other ranks' collectives from it, which the rank that they wait for may need.
+template <int kRanks>
+__global__ void meet(const PeerOperation operation) {
+  barrier<kRanks>(operation, operation.epoch);
+}
+
 template <typename T, int kRanks, bool kSums, bool kSpreads>
 void launch(const PeerOperation& operation, cudaStream_t stream) {
   const int blocks = peer_blocks(operation.lane, operation.vectors, kUnroll<kRanks, kSums>);
@@ -217,6 +224,23 @@ void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType 
       return launch_of_ranks<8>(kind, operation, dtype, stream);
   }
   throw InternalError("an exchange through peer memory of {} ranks", operation.ranks);
+}
+
+void launch_peer_barrier(const PeerOperation& operation, cudaStream_t stream) {
+  switch (operation.ranks) {
+    case 2:
+      meet<2><<<1, 32, 0, stream>>>(operation);
+      break;
+    case 4:
+      meet<4><<<1, 32, 0, stream>>>(operation);
+      break;
+    case 8:
+      meet<8><<<1, 32, 0, stream>>>(operation);
+      break;
+    default:
+      throw InternalError("a barrier through peer memory of {} ranks", operation.ranks);
+  }
+  TRIREME_CUDA_LAUNCHED(meet);
 }
 
 void launch_peer_sum(const PeerSum& sum, DType dtype, cudaStream_t stream) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/peer_terms.hpp"
 #include "core/philox.hpp"
 #include "core/tensor.hpp"
 
@@ -13,8 +14,7 @@ struct CUstream_st;
 
 namespace trireme::comm {
 
-/// Groups have 2, 4 or 8 ranks.
-inline constexpr int kMaxPeers = 8;
+// Groups have 2, 4 or 8 ranks: kMaxPeers at most.
 inline constexpr int kPeerThreads = 512;
 /// Thread blocks of an exchange on the compute stream, and of one that overlaps with GEMMs there
 /// and takes SMs from them. With fewer the exchange outlasts the GEMM: 8 blocks cost 18 % of a step
@@ -94,6 +94,10 @@ enum class PeerKind {
 /// After the second, all ranks have read their inputs and written their outputs.
 void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType dtype,
                            CUstream_st* stream);
+
+/// Enqueues a barrier of one thread block on `stream`: after it, the work before it is complete on
+/// every rank. Has the epoch of the operation, whose data and sizes it does not use.
+void launch_peer_barrier(const PeerOperation& operation, CUstream_st* stream);
 
 /// Arguments of a sum of vectors that have arrived in this rank's memory.
 struct PeerSum {
