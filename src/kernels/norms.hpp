@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/peer_terms.hpp"
 #include "core/philox.hpp"
 #include "core/tensor.hpp"
 #include "kernels/cuda/context.hpp"
@@ -101,9 +102,11 @@ struct BiasDropoutResidual {
 
 /// BiasDropoutResidual, then the normalisation of its result (LayerNormForward): writes out and
 /// norm = (out - mean) * rstd * weight + norm_bias. weight, norm_bias [h]; norm like out; mean,
-/// rstd [s b] of the accumulation type; NormKind::rms has no norm_bias and no mean.
+/// rstd [s b] of the accumulation type; NormKind::rms has no norm_bias and no mean. With `terms`,
+/// which are like sum.x, their sum stands for sum.x, which is not read; see adds_terms().
 struct BiasDropoutResidualNorm {
   BiasDropoutResidual sum;
+  PeerTerms terms = {};
   Tensor weight;
   Tensor norm_bias;
   Tensor norm;
@@ -112,6 +115,12 @@ struct BiasDropoutResidualNorm {
   double eps = 1e-5;
   NormKind kind = NormKind::layer;
 };
+
+/// Whether bias_dropout_residual_norm() takes terms of rows of `columns` elements of `dtype`: those
+/// of 16 bits that are read 16 bytes at a time.
+inline bool adds_terms(DType dtype, std::int64_t columns) {
+  return size_of(dtype) == 2 && columns % 8 == 0;
+}
 
 namespace host {
 void dropout_backward(const DropoutBackward& args);

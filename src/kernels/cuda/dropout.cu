@@ -89,6 +89,40 @@ struct ResidualSum {
   }
 };
 
+/// ResidualSum where x is the sum of the ranks' terms. Most bytes come over the links between GPUs,
+/// those of the second rank in the same round as the first one's and the residual.
+template <typename T, int kWidth>
+struct TermsResidualSum {
+  struct Inputs {
+    Elements<T, kWidth> first, second, residual;
+  };
+
+  PeerTerms terms;  // 2 or more
+  ResidualSum<T, kWidth> sum;
+
+  __device__ Elements<T, kWidth> load_term(int rank, std::uint32_t row,
+                                           std::uint32_t column) const {
+    return cuda::load<kWidth>(static_cast<const T*>(terms.terms[rank]) +
+                              std::int64_t{row} * sum.mask.h + column);
+  }
+  __device__ Inputs load(std::uint32_t row, std::uint32_t column) const {
+    return {load_term(0, row, column), load_term(1, row, column),
+            cuda::load<kWidth>(sum.residual + std::int64_t{row} * sum.mask.h + column)};
+  }
+  __device__ Elements<T, kWidth> finish(std::uint32_t row, std::uint32_t column,
+                                        const Inputs& inputs) const {
+    Values<kWidth> x = widen(inputs.first);
+    const auto add = [&x](const Elements<T, kWidth>& term) {
+      const Values<kWidth> values = widen(term);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) x[i] += values[i];
+    };
+    add(inputs.second);
+    for (int rank = 2; rank < terms.count; ++rank) add(load_term(rank, row, column));
+    return sum.finish(row, column, {narrow<T>(x), inputs.residual});
+  }
+};
+
 /// Checks a tensor [s, b, h] as the positions and samples of a mask.
 Extents check_masked(const char* op, const char* name, const Tensor& tensor,
                      const Dropout& dropout) {
@@ -176,6 +210,16 @@ void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args, const Conte
                                                    args.norm, args.mean, args.rstd, args.eps);
     const bool vectors = residual_sum_aligned<T>(sum, extents.columns) &&
                          rows_aligned16<T>(extents.columns, norm.weight, norm.bias, norm.out);
+    TRIREME_CHECK(!args.terms || (vectors && adds_terms(sum.x.dtype, extents.columns)),
+                  "{}: terms of rows of {} elements in {}", op, extents.columns,
+                  name_of(sum.x.dtype));
+    if constexpr (sizeof(T) == 2)
+      if (args.terms) {
+        constexpr int kWidth = 16 / sizeof(T);
+        return launch_normalize<kWidth>(
+            TermsResidualSum<T, kWidth>{args.terms, residual_sum<T, kWidth>(sum)}, norm, extents,
+            context);
+      }
     dispatch_width<T>(vectors, [&](auto width) {
       launch_normalize<width>(residual_sum<T, width>(sum), norm, extents, context);
     });

@@ -276,6 +276,7 @@ void bias_dropout_residual(const BiasDropoutResidual& args) {
 }
 
 void bias_dropout_residual_norm(const BiasDropoutResidualNorm& args) {
+  TRIREME_CHECK(!args.terms, "bias_dropout_residual_norm: the host reaches no peer's terms");
   bias_dropout_residual(args.sum);
   layernorm_forward({.x = args.sum.out,
                      .weight = args.weight,

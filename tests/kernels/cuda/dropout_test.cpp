@@ -124,6 +124,50 @@ void expect_the_sum_and_the_norm(NormKind kind) {
   }
 }
 
+// The terms of several ranks, all on this GPU, against their sum, bit by bit.
+TEST(BiasDropoutResidualNorm, AddsTheTermsOfRanks) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const Shape& shape : {Shape{5, 3, 768}, Shape{129, 4, 1600}, Shape{2, 3, 8}}) {
+      for (const int ranks : {2, 4, 8}) {
+        const std::int64_t h = shape[2], rows = shape[0] * shape[1];
+        Workbench bench(true, dtype, dtype);
+        PeerTerms terms{.count = ranks};
+        std::vector<float> sums(shape.size(), 0.0f);
+        for (int rank = 0; rank < ranks; ++rank) {
+          const Tensor term = bench.random(shape, 10 + rank);
+          terms.terms[rank] = term.data;
+          const std::vector<double> values = bench.read(term);
+          for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<float>(values[i]);
+        }
+        const auto arguments = [&](const Tensor& x) {
+          return BiasDropoutResidualNorm{.sum = {.x = x,
+                                                 .bias = bench.random({h}, 3),
+                                                 .residual = bench.random(shape, 1),
+                                                 .out = bench.poisoned(shape),
+                                                 .dropout = dropout_of(0.3)},
+                                         .weight = bench.random({h}, 4),
+                                         .norm_bias = bench.random({h}, 5),
+                                         .norm = bench.poisoned(shape),
+                                         .mean = bench.wide_poisoned({rows}),
+                                         .rstd = bench.wide_poisoned({rows})};
+        };
+        const BiasDropoutResidualNorm expected =
+            arguments(bench.given(shape, {sums.begin(), sums.end()}));
+        BiasDropoutResidualNorm added = arguments(bench.poisoned(shape));
+        added.terms = terms;
+        gpu().bias_dropout_residual_norm(expected);
+        gpu().bias_dropout_residual_norm(added);
+        const std::string name =
+            fmt::format("{} of {} ranks, {}", to_string(shape), ranks, name_of(dtype));
+        EXPECT_EQ(bench.read(added.sum.out), bench.read(expected.sum.out)) << name;
+        EXPECT_EQ(bench.read(added.norm), bench.read(expected.norm)) << name;
+        EXPECT_EQ(bench.read(added.mean), bench.read(expected.mean)) << name;
+        EXPECT_EQ(bench.read(added.rstd), bench.read(expected.rstd)) << name;
+      }
+    }
+  }
+}
+
 TEST(BiasDropoutResidualNorm, IsTheSumAndTheLayerNorm) {
   expect_the_sum_and_the_norm(NormKind::layer);
 }
