@@ -201,7 +201,10 @@ class LayerKinds {
 
 /// Scratch memory of a rank, shared by all its layers and micro-batches.
 struct LayerWorkspace {
-  Tensor hidden;   ///< [s, b, h]: a sublayer's output before its tensor-parallel sum; its gradient
+  Tensor hidden;  ///< [s, b, h]: the attention's output before its tensor-parallel sum; gradients
+  /// [s, b, h]: the same of the MLP, and the gradient of its output. Under sequence parallelism not
+  /// `hidden`: ranks read each other's terms while the next sublayer computes.
+  Tensor mlp_out;
   Tensor inner;    ///< gradients inside a sublayer: the largest Mlp or Attention::inner_width()
   Tensor heads;    ///< [s, b, heads head_dim / t]: gradient of the heads' outputs
   Tensor staging;  ///< like hidden: registered with the tensor group, where there is one

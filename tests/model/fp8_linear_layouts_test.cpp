@@ -272,6 +272,7 @@ TEST(Fp8Linear, RowParallelRoundsEachOperandAsTheWholeTensorOrItsBlocks) {
     assign(dy_tensor, dy.values);
     const Tensor y = run.tensor(dy_tensor.shape), dx = run.tensor(x_tensor.shape);
     linear.forward(run.context, x_tensor, y, run.kept);
+    model::sp_reduce(run.context, y);
     expect_near(y, product(quantized(x, false, one, block), w_rounded, false), "y");
     const Tensor complete = linear.complete_gradient(run.context, dy_tensor, dy_tensor);
     linear.weight_gradient(run.context, x_tensor, dy_tensor, complete, /*deferred=*/false,

@@ -315,8 +315,9 @@ void Attention::attend_cached(const LayerContext& context, const Activations& sa
 
 Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& workspace,
                            const PassInfo& pass, const Tensor& dy, const Activations& saved,
-                           bool add_bias, const DeferredGradients* deferred) const {
-  const Tensor complete = projection_.complete_gradient(context, dy, workspace.hidden);
+                           bool add_bias, const DeferredGradients* deferred,
+                           const std::function<void()>& meanwhile) const {
+  const Tensor complete = projection_.complete_gradient(context, dy, workspace.hidden, meanwhile);
   projection_.weight_gradient(context, saved.attn_out, dy, complete, deferred != nullptr,
                               add_bias ? BiasGradient::separate : BiasGradient::elsewhere,
                               saved.projection_in);

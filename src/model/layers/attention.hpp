@@ -94,8 +94,8 @@ class Attention {
   /// Calls Linear::take_fp8_weight() of these.
   void take_fp8_weights(Arena& arena, const LayerSizes& sizes);
 
-  /// Leaves the output in sp_shard(y), y [s, b, h], from x [T, h], of which each rank has written
-  /// sp_shard(). Collective over the tensor group.
+  /// Writes this rank's term of the output, y [s, b, h], from x [T, h], of which each rank has
+  /// written sp_shard(). Collective over the tensor group.
   void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                const Activations& saved, const Tensor& y) const;
   /// forward() of new tokens x [T, h] without dropout. `saved` is scratch here.
@@ -109,10 +109,11 @@ class Attention {
   /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
   /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds the
   /// projection's gradients, without that of W where `deferred`, the projection's bias where
-  /// `add_bias`. Returns the gradient of qkv, in workspace.inner. Collective.
+  /// `add_bias`. What `meanwhile` enqueues, which may not use workspace.hidden, overlaps with the
+  /// gather of dy. Returns the gradient of qkv, in workspace.inner. Collective.
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace,
                   const PassInfo& pass, const Tensor& dy, const Activations& saved, bool add_bias,
-                  const DeferredGradients* deferred) const;
+                  const DeferredGradients* deferred, const std::function<void()>& meanwhile) const;
   /// Adds the gradients of the qkv linear from the complete x [T, h] and what backward() returned;
   /// with `deferred` that of W is left to backward_weights().
   void qkv_gradient(const LayerContext& context, const Tensor& x, const Tensor& dqkv,

@@ -190,18 +190,19 @@ void TransformerBlock::finish_forward(const LayerContext& context, const LayerWo
                                       const PassInfo& pass, const Tensor& input,
                                       const BlockActivations& saved, const Tensor& output,
                                       const BlockJoints& joints) const {
-  attention_residual_.forward(context, pass, workspace.hidden,
-                              attention_.projection().bias().weight, input, saved.residual_mid,
-                              *norm2_, saved.norm2, saved.norm2_out);
-  mlp_->forward(context, saved.norm2_out, saved.mlp, output ? workspace.hidden : Tensor());
+  attention_residual_.sum_forward(context, pass, workspace.hidden,
+                                  attention_.projection().bias().weight, input, saved.residual_mid,
+                                  {*norm2_, saved.norm2, saved.norm2_out}, /*settles=*/!output);
+  mlp_->forward(context, saved.norm2_out, saved.mlp, output ? workspace.mlp_out : Tensor());
   if (!output) return;
   const Tensor& bias = mlp_->output().bias().weight;
   if (joints.next)
-    mlp_residual_.forward(context, pass, workspace.hidden, bias, saved.residual_mid, output,
-                          *joints.next->norm1_, joints.next_saved->norm1,
-                          joints.next_saved->norm1_out);
+    mlp_residual_.sum_forward(
+        context, pass, workspace.mlp_out, bias, saved.residual_mid, output,
+        {*joints.next->norm1_, joints.next_saved->norm1, joints.next_saved->norm1_out},
+        /*settles=*/false);
   else
-    mlp_residual_.forward(context, pass, workspace.hidden, bias, saved.residual_mid, output);
+    mlp_residual_.sum_forward(context, pass, workspace.mlp_out, bias, saved.residual_mid, output);
 }
 
 void TransformerBlock::backward(const LayerContext& context, const LayerWorkspace& workspace,
@@ -230,13 +231,23 @@ void TransformerBlock::backward_weights(const LayerContext& context,
                               saved.attention, deferred.attention);
 }
 
+std::function<void()> TransformerBlock::fc2_gradient(const LayerContext& context,
+                                                     const LayerWorkspace& workspace,
+                                                     const BlockActivations& saved,
+                                                     const DeferredGradients* deferred) const {
+  if (deferred) return {};
+  return
+      [this, &context, &workspace, &saved] { mlp_->fc2_gradient(context, workspace, saved.mlp); };
+}
+
 void TransformerBlock::mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
                                     const PassInfo& pass, const BlockActivations& saved,
                                     const Tensor& gradient,
                                     const DeferredGradients* deferred) const {
   const Tensor& full = workspace.hidden;
   const Tensor dy = mlp_residual_.backward(
-      context, pass, gradient, deferred ? deferred->second : sp_shard(context, full), deferred);
+      context, pass, gradient, deferred ? deferred->second : sp_shard(context, workspace.mlp_out),
+      deferred);
   const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
   norm_backward(
       context, *norm2_, full,
@@ -266,7 +277,8 @@ void TransformerBlock::attention_backward(const LayerContext& context,
   const Tensor dy = attention_residual_.backward(
       context, pass, gradient, deferred ? deferred->second : sp_shard(context, full), deferred);
   const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
-                                          /*add_bias=*/attention_residual_.drops(pass), deferred);
+                                          /*add_bias=*/attention_residual_.drops(pass), deferred,
+                                          fc2_gradient(context, workspace, saved, deferred));
   norm_backward(
       context, *norm1_, full,
       {.dout = sp_shard(context, full),
@@ -288,13 +300,13 @@ void TransformerBlock::forward_post_norm(const LayerContext& context,
   const Tensor& x = saved.attention_in;
   context.backend.copy(sp_shard(context, x).data, input.data, input.bytes());
   attention_.forward(context, pass, x, saved.attention, workspace.hidden);
-  attention_residual_.forward(context, pass, workspace.hidden,
-                              attention_.projection().bias().weight, input, saved.residual_mid,
-                              *norm1_, saved.norm1, saved.norm1_out);
-  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.hidden);
-  mlp_residual_.forward(context, pass, workspace.hidden, mlp_->output().bias().weight,
-                        sp_shard(context, saved.norm1_out).view(context.shard_shape()),
-                        saved.residual_out);
+  attention_residual_.sum_forward(context, pass, workspace.hidden,
+                                  attention_.projection().bias().weight, input, saved.residual_mid,
+                                  {*norm1_, saved.norm1, saved.norm1_out}, /*settles=*/false);
+  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.mlp_out);
+  mlp_residual_.sum_forward(context, pass, workspace.mlp_out, mlp_->output().bias().weight,
+                            sp_shard(context, saved.norm1_out).view(context.shard_shape()),
+                            saved.residual_out);
   // Without an output the statistics alone are needed.
   norm2_->forward(context, saved.residual_out, saved.norm2,
                   output ? output : sp_shard(context, workspace.hidden));
@@ -306,7 +318,7 @@ void TransformerBlock::mlp_backward_post_norm(const LayerContext& context,
                                               const DeferredGradients* deferred) const {
   const Tensor dy =
       post_norm_gradient(context, pass, *norm2_, mlp_residual_, saved.residual_out, saved.norm2,
-                         gradient, sp_shard(context, workspace.hidden), deferred);
+                         gradient, sp_shard(context, workspace.mlp_out), deferred);
   const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
   add_input_gradient(context, workspace.hidden, gradient, [&] {
     mlp_->fc1_gradient(context, saved.norm1_out, dfc1, saved.mlp, deferred);
@@ -323,7 +335,8 @@ void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
       post_norm_gradient(context, pass, *norm1_, attention_residual_, saved.residual_mid,
                          saved.norm1, gradient, sp_shard(context, workspace.hidden), deferred);
   const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
-                                          /*add_bias=*/true, deferred);
+                                          /*add_bias=*/true, deferred,
+                                          fc2_gradient(context, workspace, saved, deferred));
   add_input_gradient(context, workspace.hidden, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, deferred);
   });
@@ -337,20 +350,22 @@ void TransformerBlock::forward_output_norm(const LayerContext& context,
                                            const LayerWorkspace& workspace, const PassInfo& pass,
                                            const Tensor& input, const BlockActivations& saved,
                                            const Tensor& output, const Attend& attend) const {
-  const Tensor own = sp_shard(context, workspace.hidden);  // a sublayer's output, then its norm
-  const auto normalize = [&](const Norm& norm, const Tensor& kept,
+  // A sublayer's output, then its norm.
+  const auto normalize = [&](const Norm& norm, const Tensor& full, const Tensor& kept,
                              const NormStatistics& statistics) {
+    sp_reduce(context, full);
+    const Tensor own = sp_shard(context, full);
     context.backend.copy(kept.data, own.data, own.bytes());
     norm.forward(context, kept, statistics, own);
   };
   const Tensor mid = sp_shard(context, saved.norm1_out).view(context.shard_shape());
   context.backend.copy(sp_shard(context, saved.attention_in).data, input.data, input.bytes());
   attend();
-  normalize(*norm1_, saved.residual_mid, saved.norm1);
+  normalize(*norm1_, workspace.hidden, saved.residual_mid, saved.norm1);
   attention_residual_.forward(context, pass, workspace.hidden, {}, input, mid);
-  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.hidden);
-  normalize(*norm2_, saved.residual_out, saved.norm2);
-  if (output) mlp_residual_.forward(context, pass, workspace.hidden, {}, mid, output);
+  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.mlp_out);
+  normalize(*norm2_, workspace.mlp_out, saved.residual_out, saved.norm2);
+  if (output) mlp_residual_.forward(context, pass, workspace.mlp_out, {}, mid, output);
 }
 
 void TransformerBlock::backward_output_norm(const LayerContext& context,
@@ -358,8 +373,8 @@ void TransformerBlock::backward_output_norm(const LayerContext& context,
                                             const BlockActivations& saved, const Tensor& gradient,
                                             const BlockGradients* deferred) const {
   const Tensor& full = workspace.hidden;
-  const Tensor dy = sp_shard(context, full);  // of a sublayer's output, kept where it is deferred
-  const auto norm_gradient = [&](const Norm& norm, const Tensor& x,
+  // Writes dy, that of a sublayer's output, and keeps it where it is deferred.
+  const auto norm_gradient = [&](const Norm& norm, const Tensor& dy, const Tensor& x,
                                  const NormStatistics& statistics,
                                  const DeferredGradients* sublayer) {
     context.backend.zero(dy);
@@ -367,15 +382,18 @@ void TransformerBlock::backward_output_norm(const LayerContext& context,
     if (sublayer) context.backend.copy(sublayer->second.data, dy.data, dy.bytes());
   };
   const DeferredGradients* mlp = deferred ? &deferred->mlp : nullptr;
-  norm_gradient(*norm2_, saved.residual_out, saved.norm2, mlp);
-  const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, mlp);
+  const Tensor dmlp = sp_shard(context, workspace.mlp_out);
+  norm_gradient(*norm2_, dmlp, saved.residual_out, saved.norm2, mlp);
+  const Tensor dfc1 = mlp_->backward(context, workspace, dmlp, saved.mlp, mlp);
   add_input_gradient(context, full, gradient,
                      [&] { mlp_->fc1_gradient(context, saved.norm1_out, dfc1, saved.mlp, mlp); });
 
   const DeferredGradients* attention = deferred ? &deferred->attention : nullptr;
-  norm_gradient(*norm1_, saved.residual_mid, saved.norm1, attention);
-  const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
-                                          /*add_bias=*/false, attention);
+  const Tensor dattention = sp_shard(context, full);
+  norm_gradient(*norm1_, dattention, saved.residual_mid, saved.norm1, attention);
+  const Tensor dqkv = attention_.backward(context, workspace, pass, dattention, saved.attention,
+                                          /*add_bias=*/false, attention,
+                                          fc2_gradient(context, workspace, saved, attention));
   add_input_gradient(context, full, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, attention);
   });
@@ -392,7 +410,9 @@ LayerWorkspace take_workspace(Arena& arena, const LayerSizes& sizes,
   w.hidden = arena.take(sizes.precision.activations, sizes.hidden_shape());
   w.inner = arena.take(sizes.precision.activations, {sizes.tokens(), inner});
   w.heads = arena.take(sizes.precision.activations, {sizes.sequence, sizes.micro_batch, heads});
-  if (sizes.tensor_ranks > 1) w.staging = arena.take(sizes.precision.activations, w.hidden.shape);
+  const auto another = [&] { return arena.take(sizes.precision.activations, w.hidden.shape); };
+  w.mlp_out = sizes.sp_ranks() > 1 ? another() : w.hidden;
+  if (sizes.tensor_ranks > 1) w.staging = another();
   return w;
 }
 

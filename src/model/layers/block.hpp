@@ -1,6 +1,7 @@
 // One transformer block, sharded over tensor ranks: forward and backward.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -121,8 +122,8 @@ class TransformerBlock {
  private:
   bool pre_norm() const { return placement_ == NormPlacement::pre; }
   bool output_norm() const { return placement_ == NormPlacement::output; }
-  /// forward() with norms of the sublayers' outputs; attend() leaves the attention's output in
-  /// sp_shard(workspace.hidden).
+  /// forward() with norms of the sublayers' outputs; attend() leaves this rank's term of the
+  /// attention's output in workspace.hidden.
   template <typename Attend>
   void forward_output_norm(const LayerContext& context, const LayerWorkspace& workspace,
                            const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
@@ -145,6 +146,10 @@ class TransformerBlock {
   void finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
                       const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
                       const Tensor& output, const BlockJoints& joints) const;
+  /// Adds what the MLP's backward pass left of its gradients, while the attention's gathers.
+  std::function<void()> fc2_gradient(const LayerContext& context, const LayerWorkspace& workspace,
+                                     const BlockActivations& saved,
+                                     const DeferredGradients* deferred) const;
   /// The two halves of backward(), last first.
   void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
                     const PassInfo& pass, const BlockActivations& saved, const Tensor& gradient,

@@ -45,6 +45,13 @@ SpGather start_sp_gather(const LayerContext& context, const Tensor& full) {
   return gather;
 }
 
+SpGather start_sp_gather(const LayerContext& context, const Tensor& shard, const Tensor& full) {
+  if (context.sp_ranks() == 1) return {};
+  const Tensor own = sp_shard(context, full);
+  if (own.data != shard.data) context.backend.copy(own.data, shard.data, shard.bytes());
+  return start_sp_gather(context, full);
+}
+
 void linear_forward(device::Backend& backend, const Tensor& x, const Tensor& weight,
                     const Tensor& y, const Tensor& bias, const PartArrivals& arrivals) {
   backend.gemm(
@@ -335,7 +342,6 @@ void ColumnParallelLinear::deferred_weight_gradient(const LayerContext& context,
 void RowParallelLinear::forward(const LayerContext& context, const Tensor& x, const Tensor& y,
                                 const Fp8Input& kept) const {
   forward_gemm(context, as_rows(x), as_rows(y), {}, kept);
-  sp_reduce(context, y);
 }
 
 void RowParallelLinear::keep_input(const LayerContext& context, const Tensor& x,
@@ -344,8 +350,12 @@ void RowParallelLinear::keep_input(const LayerContext& context, const Tensor& x,
 }
 
 Tensor RowParallelLinear::complete_gradient(const LayerContext& context, const Tensor& dy,
-                                            const Tensor& full) const {
-  const Tensor complete = as_rows(sp_gather(context, dy, full));
+                                            const Tensor& full,
+                                            const std::function<void()>& meanwhile) const {
+  const SpGather gather = start_sp_gather(context, dy, full);
+  if (meanwhile) meanwhile();
+  gather.finish();
+  const Tensor complete = as_rows(context.sp_ranks() > 1 ? full : dy);
   cast_gradient(context, complete, /*transposed_alone=*/false);
   return complete;
 }

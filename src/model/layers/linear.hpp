@@ -3,6 +3,7 @@
 // Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ struct SpGather {
 
 /// sp_gather() for such a GEMM, the next work that is enqueued. Collective.
 SpGather start_sp_gather(const LayerContext& context, const Tensor& full);
+/// The same for a `shard` that may lie elsewhere, as sp_gather() has it. Collective.
+SpGather start_sp_gather(const LayerContext& context, const Tensor& shard, const Tensor& full);
 
 // The GEMMs of a linear layer: x, dx [T, in], y, dy [T, out], weight, dweight [out, in], bias,
 // dbias [out]; T stands for all axes but the last. Types as kernels::Gemm has them.
@@ -216,37 +219,49 @@ class RowParallelLinear : public Linear {
  public:
   explicit RowParallelLinear(LinearSpec spec) : Linear(std::move(spec), TensorSharding::columns) {}
 
-  /// Leaves this rank's shard of y in sp_shard(y), and in FP8 writes `kept`. Collective.
+  /// Writes this rank's term of y, which the caller sums over the tensor ranks, and in FP8 `kept`.
+  /// Collective if in_fp8().
   void forward(const LayerContext& context, const Tensor& x, const Tensor& y,
                const Fp8Input& kept = {}) const;
   /// Writes `kept` as forward() does, alone; nothing unless in_fp8(), where it is collective.
   void keep_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept) const;
 
   /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out] and returns it, [T,
-  /// out], cast in FP8. Collective.
-  Tensor complete_gradient(const LayerContext& context, const Tensor& dy, const Tensor& full) const;
+  /// out], cast in FP8. What `meanwhile` enqueues overlaps with the gather. Collective.
+  Tensor complete_gradient(const LayerContext& context, const Tensor& dy, const Tensor& full,
+                           const std::function<void()>& meanwhile = {}) const;
   /// Adds the gradients of W, from the complete one, and of b, from `dy`; with `deferred` that of W
-  /// is left to deferred_weight_gradient(). In FP8 `kept` stands for x.
+  /// is left to later_weight_gradient() or deferred_weight_gradient(). In FP8 `kept` stands for x.
   void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
                        const Tensor& complete, bool deferred, BiasGradient bias,
                        const Fp8Input& kept = {}) const;
-  /// The two, and `input_gradient(complete, arrivals)` between or after them: a GEMM that takes the
-  /// parts of the complete gradient as they come. Collective.
+  /// Whether backward_by_parts() leaves the gradient of W to later_weight_gradient(), which can
+  /// hide the next gather: under sequence parallelism, not in FP8, whose operands are in scratch
+  /// memory.
+  bool leaves_weight(const LayerSizes& sizes) const {
+    return sizes.sp_ranks() > 1 && !in_fp8(sizes);
+  }
+  /// Adds the gradient of W from the complete dy, where backward_by_parts() left it.
+  void later_weight_gradient(const LayerContext& context, const Tensor& x,
+                             const Tensor& complete) const {
+    if (leaves_weight(context))
+      weight_gradient_gemm(context, as_rows(x), as_rows(complete), {}, {});
+  }
+  /// complete_gradient(), weight_gradient(), and `input_gradient(complete, arrivals)`, a GEMM that
+  /// takes the parts of the complete gradient as they come. Collective.
   template <typename InputGradient>
   void backward_by_parts(const LayerContext& context, const Tensor& x, const Tensor& dy,
                          const Tensor& full, bool deferred, BiasGradient bias, const Fp8Input& kept,
                          const InputGradient& input_gradient) const {
-    if (context.sp_ranks() == 1 || in_fp8(context)) {
+    if (!leaves_weight(context)) {
       const Tensor complete = complete_gradient(context, dy, full);
       weight_gradient(context, x, dy, complete, deferred, bias, kept);
       return input_gradient(complete, PartArrivals());
     }
-    const Tensor own = sp_shard(context, full);
-    if (own.data != dy.data) context.backend.copy(own.data, dy.data, dy.bytes());
-    const SpGather gather = start_sp_gather(context, full);
+    const SpGather gather = start_sp_gather(context, dy, full);
     input_gradient(as_rows(full), gather.arrivals);
     gather.finish();
-    weight_gradient(context, x, dy, as_rows(full), deferred, bias, kept);
+    weight_gradient(context, x, dy, as_rows(full), /*deferred=*/true, bias, kept);
   }
   /// `dy` is the gradient that weight_gradient() had. Collective.
   void deferred_weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,

@@ -130,7 +130,7 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
     context.backend.gated_backward(
         {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
   };
-  fc2_.backward_by_parts(context, saved.gelu_out, dy, workspace.hidden, deferred != nullptr,
+  fc2_.backward_by_parts(context, saved.gelu_out, dy, workspace.mlp_out, deferred != nullptr,
                          BiasGradient::elsewhere, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
@@ -209,7 +209,7 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
                                    .dbias = fc1_.bias().gradient,
                                    .function = gelu_});
   };
-  fc2_.backward_by_parts(context, fc2_in, dy, workspace.hidden, deferred != nullptr,
+  fc2_.backward_by_parts(context, fc2_in, dy, workspace.mlp_out, deferred != nullptr,
                          BiasGradient::fused, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;

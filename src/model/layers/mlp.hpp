@@ -39,8 +39,8 @@ class Mlp {
   /// Calls Linear::take_fp8_weight() of these.
   virtual void take_fp8_weights(Arena&, const LayerSizes&) {}
 
-  /// Leaves the output in sp_shard(y), y [s, b, h], from x [T, h], of which each rank has written
-  /// sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
+  /// Writes this rank's term of the output, y [s, b, h], from x [T, h], of which each rank has
+  /// written sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
   virtual void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                        const Tensor& y) const = 0;
   /// Whether decode() is there.
@@ -52,9 +52,10 @@ class Mlp {
     throw InternalError("this MLP has no decode()");
   }
   /// Writes the gradient of x, whose sum over the tensor ranks is still to come, to
-  /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds all
-  /// gradients but that of the first linear's W, which fc1_gradient() adds, and with `deferred`
-  /// that of the second's. Returns the gradient of fc1_out, in workspace.inner. Collective.
+  /// workspace.hidden from dy [S, b, h], that of the output, which may lie in workspace.mlp_out.
+  /// Adds all gradients but that of the first linear's W, which fc1_gradient() adds, that of the
+  /// second's where fc2_gradient() does, and with `deferred` neither. Returns the gradient of
+  /// fc1_out, in workspace.inner. Collective.
   virtual Tensor backward(const LayerContext& context, const LayerWorkspace& workspace,
                           const Tensor& dy, const Activations& saved,
                           const DeferredGradients* deferred) const = 0;
@@ -62,6 +63,9 @@ class Mlp {
   /// returned; with `deferred` that is left to backward_weights().
   virtual void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
                             const Activations& saved, const DeferredGradients* deferred) const = 0;
+  /// Adds the gradient of the second linear's W where backward() without `deferred` left it; reads
+  /// what that wrote to workspace.mlp_out.
+  virtual void fc2_gradient(const LayerContext&, const LayerWorkspace&, const Activations&) const {}
   /// Adds the gradients of the weight matrices that were left. Collective.
   virtual void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                                 const Tensor& x, const Activations& saved,
@@ -125,6 +129,10 @@ class GatedMlp final : public TwoLinearMlp {
               const Activations& saved, const Tensor& stream) const override {
     decode_with(context, norm, saved, stream, function_, /*gated=*/true);
   }
+  void fc2_gradient(const LayerContext& context, const LayerWorkspace& workspace,
+                    const Activations& saved) const override {
+    fc2_.later_weight_gradient(context, saved.gelu_out, workspace.mlp_out);
+  }
 
  private:
   kernels::Activation function_;
@@ -146,6 +154,10 @@ class GeluMlp final : public TwoLinearMlp {
   void decode(const LayerContext& context, const kernels::DecodeNorm& norm,
               const Activations& saved, const Tensor& stream) const override {
     decode_with(context, norm, saved, stream, gelu_, /*gated=*/false);
+  }
+  void fc2_gradient(const LayerContext& context, const LayerWorkspace& workspace,
+                    const Activations& saved) const override {
+    fc2_.later_weight_gradient(context, saved.gelu_out, workspace.mlp_out);
   }
 
  private:

@@ -5,7 +5,9 @@
 namespace trireme::model {
 
 void Norm::forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
-                         const NormStatistics& statistics, const Tensor& out) const {
+                         const PeerTerms& terms, const NormStatistics& statistics,
+                         const Tensor& out) const {
+  TRIREME_CHECK(!terms, "a norm that does not add terms");
   context.backend.bias_dropout_residual(sum);
   forward(context, as_rows(sum.out), statistics, as_rows(out));
 }
@@ -61,8 +63,10 @@ void LayerNorm::forward(const LayerContext& context, const Tensor& x,
 }
 
 void LayerNorm::forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
-                              const NormStatistics& statistics, const Tensor& out) const {
+                              const PeerTerms& terms, const NormStatistics& statistics,
+                              const Tensor& out) const {
   context.backend.bias_dropout_residual_norm({.sum = sum,
+                                              .terms = terms,
                                               .weight = weight_.weight,
                                               .norm_bias = bias_.weight,
                                               .norm = out,
@@ -103,12 +107,24 @@ void ResidualAdd::forward(const LayerContext& context, const PassInfo& pass, con
   context.backend.bias_dropout_residual(sum(context, pass, x, bias, residual, out));
 }
 
-void ResidualAdd::forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
-                          const Tensor& bias, const Tensor& residual, const Tensor& out,
-                          const Norm& norm, const NormStatistics& statistics,
-                          const Tensor& norm_out) const {
-  norm.forward_fused(context, sum(context, pass, x, bias, residual, out), statistics,
-                     sp_shard(context, norm_out));
+void ResidualAdd::sum_forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                              const Tensor& bias, const Tensor& residual, const Tensor& out) const {
+  sp_reduce(context, x);
+  forward(context, pass, x, bias, residual, out);
+}
+
+void ResidualAdd::sum_forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                              const Tensor& bias, const Tensor& residual, const Tensor& out,
+                              const NormOf& norm, bool settles) const {
+  PeerTerms terms;
+  const int ranks = context.sp_ranks();
+  if (ranks > 1 && !settles && norm.norm.adds_terms() &&
+      kernels::adds_terms(x.dtype, context.hidden))
+    context.tensor.reduce_scatter_terms(x.data, x.size() / ranks, x.dtype, terms);
+  else
+    sp_reduce(context, x);
+  norm.norm.forward_fused(context, sum(context, pass, x, bias, residual, out), terms,
+                          norm.statistics, sp_shard(context, norm.out));
 }
 
 Tensor ResidualAdd::backward(const LayerContext& context, const PassInfo& pass,

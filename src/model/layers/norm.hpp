@@ -46,8 +46,11 @@ class Norm {
   virtual void forward(const LayerContext& context, const Tensor& x,
                        const NormStatistics& statistics, const Tensor& out) const = 0;
   /// Enqueues `sum`, then forward() of its result: kinds with a kernel for both override it.
+  /// `terms` are none unless adds_terms(); see kernels::BiasDropoutResidualNorm.
   virtual void forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
-                             const NormStatistics& statistics, const Tensor& out) const;
+                             const PeerTerms& terms, const NormStatistics& statistics,
+                             const Tensor& out) const;
+  virtual bool adds_terms() const { return false; }
   /// Adds the gradients of the input, to `args.dx`, and of the parameters.
   virtual void backward(const LayerContext& context, const NormGradients& args) const = 0;
   /// The norm as a part of kernels::DecodeLinear; none for kinds that it does not know.
@@ -79,7 +82,9 @@ class LayerNorm final : public Norm {
   void forward(const LayerContext& context, const Tensor& x, const NormStatistics& statistics,
                const Tensor& out) const override;
   void forward_fused(const LayerContext& context, const kernels::BiasDropoutResidual& sum,
-                     const NormStatistics& statistics, const Tensor& out) const override;
+                     const PeerTerms& terms, const NormStatistics& statistics,
+                     const Tensor& out) const override;
+  bool adds_terms() const override { return true; }
   void backward(const LayerContext& context, const NormGradients& args) const override;
   std::optional<kernels::DecodeNorm> decode_norm() const override {
     return kernels::DecodeNorm{weight_.weight, bias_.weight, eps_, kind_};
@@ -95,7 +100,8 @@ class LayerNorm final : public Norm {
   WeightGradient weight_, bias_;
 };
 
-/// out = residual + dropout(x + bias), where x is a row-parallel linear's output and bias its bias.
+/// out = residual + dropout(x + bias), where x is a row-parallel linear's output, the sum over the
+/// tensor ranks of their terms, and bias its bias.
 class ResidualAdd {
  public:
   ResidualAdd(double probability, int layer, DropoutSite site)
@@ -104,14 +110,25 @@ class ResidualAdd {
   /// Whether the pass drops elements.
   bool drops(const PassInfo& pass) const { return pass.training && probability_ > 0.0; }
 
-  /// Writes out [S, b, h] from x, of which this rank has sp_shard(x), and residual [S, b, h]; bias
-  /// [h].
+  /// Writes out [S, b, h] from the sum x, of which this rank has sp_shard(x), and residual [S, b,
+  /// h]; bias [h].
   void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
                const Tensor& bias, const Tensor& residual, const Tensor& out) const;
-  /// The same, then the norm of the result, in its sp_shard(norm_out) [T, h].
-  void forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
-               const Tensor& bias, const Tensor& residual, const Tensor& out, const Norm& norm,
-               const NormStatistics& statistics, const Tensor& norm_out) const;
+  /// Sums the ranks' terms x, then does the same. Collective over the tensor group.
+  void sum_forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                   const Tensor& bias, const Tensor& residual, const Tensor& out) const;
+
+  /// A norm of the result, and where it goes.
+  struct NormOf {
+    const Norm& norm;
+    NormStatistics statistics;
+    Tensor out;  ///< [T, h], of which sp_shard() is written
+  };
+  /// sum_forward(), then the norm. Unless `settles`, other ranks may read x until all have begun
+  /// their next collective over the tensor group: it may not be written before.
+  void sum_forward(const LayerContext& context, const PassInfo& pass, const Tensor& x,
+                   const Tensor& bias, const Tensor& residual, const Tensor& out,
+                   const NormOf& norm, bool settles) const;
 
   /// The gradient of the shard of x, given that of out, [S, b, h]. Without dropout that is
   /// `gradient` itself, unless it must be `kept`; else it is written to `scratch`.
