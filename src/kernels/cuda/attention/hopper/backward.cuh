@@ -37,18 +37,19 @@ struct BoxGradientShare {
         work_(work),
         thread_(thread),
         dq_(p.dqkv + p.sizes.qkv_offset(work.task, 0) + column),
-        partial_(p.partial_dq + std::int64_t{work.task} * work.tiles * Tile::kQueries * D +
+        partial_(p.partial_dq + std::int64_t{work.task} * work.tiles * kTileElements +
                  4 * (warpgroup * 128 + thread)) {}
 
   /// Adds `dq` to what the blocks before have added; the last, `is_last`, rounds the sum to rows of
   /// dq. The sums lie in the order of accumulators: 16 bytes a thread, side by side.
   __device__ __forceinline__ void add(float (&dq)[32], int tile, bool is_last) const {
-    float* const partial = partial_ + std::int64_t{tile} * Tile::kQueries * D;
+    float* const partial = partial_ + std::int64_t{tile} * kTileElements;
     const int turn = work_.turn(tile, p_.sizes);
     if (is_last) {
       if (turn > 0) {
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
+          if (!has(n)) break;
           const float4 before = __ldcg(reinterpret_cast<const float4*>(partial) + kStep * n);
           dq[4 * n] += before.x;
           dq[4 * n + 1] += before.y;
@@ -60,6 +61,7 @@ struct BoxGradientShare {
     } else {
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
+        if (!has(n)) break;
         const float4 four{dq[4 * n], dq[4 * n + 1], dq[4 * n + 2], dq[4 * n + 3]};
         float4* const to = reinterpret_cast<float4*>(partial) + kStep * n;
         if (turn > 0) {
@@ -73,6 +75,12 @@ struct BoxGradientShare {
 
  private:
   static constexpr int kStep = Tile::kConsumers;
+  static constexpr int kTileElements = Tile::kQueries * Tile::kPartialColumns;
+
+  /// Whether columns 8 n .. 8 n + 7 are of the head.
+  __device__ __forceinline__ bool has(int n) const {
+    return Tile::kPartialColumns == D || column + 8 * n < D;
+  }
 
   __device__ __forceinline__ void finish(const float (&dq)[32], int tile) const {
     const AttentionSizes& sizes = p_.sizes;

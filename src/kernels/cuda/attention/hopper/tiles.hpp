@@ -80,9 +80,8 @@ constexpr BoxForwardSchedule box_forward_schedule(int tasks, int s) {
 
 // ---- the backward pass: sizes, shared memory, and the order of the work
 
-/// What the backward pass pads heads to: those between the two are faster so than without these
-/// kernels.
-using BoxBackwardHeads = HeadSizes<64, 128>;
+/// What the backward pass pads heads to.
+using BoxBackwardHeads = HeadSizes<64, 80, 96, 128>;
 
 /// Heads of D: a block of threads takes one block of kKeys keys after the other, each of its
 /// kWarpgroups warpgroups that multiply owns 64 of them, and walks over tiles of kQueries queries.
@@ -95,8 +94,10 @@ struct BoxBackwardTile {
   static constexpr int kKeys = 64 * kWarpgroups;
   static constexpr int kQueries = D <= 64 ? 128 : 64;
   static constexpr int kPanels = panels_of(D);
-  /// Columns of dQ that a warpgroup works out: all, of its half of the queries, or half, of all.
-  static constexpr int kGradientColumns = D / kWarpgroups * (kQueries / 64);
+  /// Columns of partial sums of dQ: whole panels, of which those from D on are not used.
+  static constexpr int kPartialColumns = kPanels * kPanelColumns;
+  /// Those that a warpgroup works out: all, of its half of the queries, or half, of all.
+  static constexpr int kGradientColumns = kPartialColumns / kWarpgroups * (kQueries / 64);
   static constexpr int kStages = 2;
   /// Whether scores of the next tile are multiplied while dQ of this one is written.
   static constexpr bool kAhead = D <= 64;
@@ -121,7 +122,7 @@ struct BoxBackwardTile {
   static constexpr int kTicketsAt = kBarriersAt + 8 * kBarriers;
   static constexpr int kSharedBytes = kBarriersAt + 256;
 
-  static_assert(D % kPanelColumns == 0, "heads are whole panels");
+  static_assert(D % 16 == 0, "steps of a GEMM");
   static_assert(kGradientColumns == 64, "a warpgroup's part of dQ is 64 x 64");
   static_assert(kQueries <= kKeys && kKeys % kQueries == 0, "a block begins with its first key");
   static_assert(kTicketsAt + 8 * kStages <= kSharedBytes, "tickets and ends of tiles");

@@ -62,7 +62,8 @@ void expect_backward_boxes_cover(int s, bool causal, const Starts& starts) {
   pairs.expect_each_once();
   // The partial sums of dQ fit the workspace.
   const auto layout = attention_backward_layout(DType::bf16, s, 3, 5, D);
-  EXPECT_GE(layout.end - layout.partial_dq, sizeof(float) * 15 * tiles * Tile::kQueries * D);
+  EXPECT_GE(layout.end - layout.partial_dq,
+            sizeof(float) * 15 * tiles * Tile::kQueries * Tile::kPartialColumns);
   EXPECT_GE(layout.turns_bytes, sizeof(unsigned) * (1 + 15 * tiles));
 }
 
@@ -71,6 +72,7 @@ TEST(BoxBackwardTiles, MeetEachPairOnceAndInTurn) {
     for (const bool causal : {true, false})
       for (const Starts& starts : document_cases(s)) {
         expect_backward_boxes_cover<64>(s, causal, starts);
+        expect_backward_boxes_cover<80>(s, causal, starts);
         expect_backward_boxes_cover<128>(s, causal, starts);
       }
 }
