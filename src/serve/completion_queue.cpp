@@ -34,6 +34,13 @@ void Completion::add(Progress progress) {
   changed_.notify_all();
 }
 
+void Completion::fail() {
+  const std::lock_guard lock(mutex_);
+  failed_ = ended_ < request.work.size();
+  abandoned_ = true;
+  changed_.notify_all();
+}
+
 std::string Counters::text() const {
   std::string text;
   const auto add = [&](const char* name, const char* type, const char* help, std::int64_t value) {
@@ -68,21 +75,17 @@ void CompletionQueue::run(const std::atomic<bool>& stop, std::chrono::millisecon
   try {
     serve(stop, drain);
   } catch (...) {
-    abandon_all();  // clients would wait for answers that do not come
+    fail_all();  // clients would wait for answers that do not come
     throw;
   }
 }
 
-void CompletionQueue::abandon_all() {
+void CompletionQueue::fail_all() {
   const std::lock_guard lock(mutex_);
   closing_ = true;
   std::vector<std::shared_ptr<Completion>> all(submitted_.begin(), submitted_.end());
   for (const auto& active : active_) all.push_back(active->completion);
-  for (const auto& completion : all) {
-    completion->abandon();
-    const std::lock_guard own(completion->mutex_);
-    completion->changed_.notify_all();
-  }
+  for (const auto& completion : all) completion->fail();
 }
 
 void CompletionQueue::serve(const std::atomic<bool>& stop, std::chrono::milliseconds drain) {

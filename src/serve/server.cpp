@@ -116,8 +116,9 @@ struct Server::Implementation {
   /// Runs `answer`; what a client did wrong becomes its status and message.
   template <typename Answer>
   void guarded(httplib::Response& response, const Answer& answer);
-  /// Takes the progress of a request until it is finished, its time is over or its client is gone:
-  /// then false. `visit` gets each progress and returns false when the client is gone.
+  /// Takes the progress of a request until it is finished, its time is over, or its client is gone
+  /// or the model has failed: then false. `visit` gets each progress and returns false when the
+  /// client is gone.
   template <typename Visit>
   bool follow(const std::shared_ptr<Completion>& completion, const DataSink& sink,
               const Stopwatch& watch, const Visit& visit);
@@ -239,7 +240,8 @@ bool Server::Implementation::follow(const std::shared_ptr<Completion>& completio
     there = progress ? visit(std::move(*progress)) : sink.is_writable();
   }
   if (!completion->finished()) completion->abandon();
-  return there;
+  // The status has been sent: what is cut off is not taken for an answer.
+  return there && !completion->failed();
 }
 
 void Server::Implementation::send_when_finished(

@@ -133,16 +133,20 @@ class Completion {
   /// Tells the model's thread to drop what is not done.
   void abandon() { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
+  /// Whether the model failed before all was generated.
+  bool failed() const { return failed_; }
 
  private:
   friend class CompletionQueue;
   void add(Progress progress);
+  /// Ends the client's wait: nothing more comes.
+  void fail();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Progress> progress_;
   std::size_t ended_ = 0;  ///< continuations
-  std::atomic<bool> abandoned_ = false;
+  std::atomic<bool> abandoned_ = false, failed_ = false;
 };
 
 /// Counts since the start, for /metrics.
@@ -183,8 +187,8 @@ class CompletionQueue {
     std::size_t left = 0;  ///< continuations that have not ended
   };
   void serve(const std::atomic<bool>& stop, std::chrono::milliseconds drain);
-  /// Takes no more requests, and ends the waits of those that it has.
-  void abandon_all();
+  /// Takes no more requests, and fails those that it has.
+  void fail_all();
   void start(generate::BatchGenerator& generator, std::shared_ptr<Completion> completion);
   void take_submitted(generate::BatchGenerator& generator, std::chrono::milliseconds wait);
   void drop_abandoned(generate::BatchGenerator& generator, bool all);

@@ -27,12 +27,13 @@ TEST(CompletionQueue, EndsAllRequestsWhenTheModelFails) {
   const ServerOptions options{.port = 0, .limits = {.prompt_tokens = 8, .new_tokens = 8}};
   std::optional<Server> server(std::in_place, options, queue, *tokenizer);
   // More than the batch holds, so that one waits in the queue.
-  std::vector<std::future<void>> clients;
+  std::vector<std::future<bool>> clients;
   for (int i = 0; i < 4; ++i)
     clients.push_back(std::async(std::launch::async, [port = server->port()] {
       httplib::Client client("127.0.0.1", port);
       client.set_read_timeout(600);
-      client.Post("/v1/completions", R"({"prompt":"a","max_tokens":2})", "application/json");
+      return static_cast<bool>(
+          client.Post("/v1/completions", R"({"prompt":"a","max_tokens":2})", "application/json"));
     }));
   while (queue.counters.waiting < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const std::atomic<bool> stop = false;
@@ -44,8 +45,10 @@ TEST(CompletionQueue, EndsAllRequestsWhenTheModelFails) {
     EXPECT_STREQ(error.what(), "the model's logits are not finite: its training has diverged");
   }
   EXPECT_EQ(code, ExitCode::diverged);
-  for (auto& client : clients)
-    EXPECT_EQ(client.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  for (auto& client : clients) {
+    ASSERT_EQ(client.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    EXPECT_FALSE(client.get()) << "it takes what was cut off for an answer";
+  }
   try {
     queue.submit(parse_openai(R"({"prompt":"a"})", *tokenizer, options.limits));
     ADD_FAILURE() << "it takes a request that no model answers";
