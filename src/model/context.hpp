@@ -203,7 +203,7 @@ class LayerKinds {
 struct LayerWorkspace {
   Tensor hidden;  ///< [s, b, h]: the attention's output before its tensor-parallel sum; gradients
   /// [s, b, h]: the same of the MLP, and the gradient of its output. Under sequence parallelism not
-  /// `hidden`: ranks read each other's terms while the next sublayer computes.
+  /// `hidden`, where the attention's is gathered while fc2's weight gradient reads that.
   Tensor mlp_out;
   Tensor inner;    ///< gradients inside a sublayer: the largest Mlp or Attention::inner_width()
   Tensor heads;    ///< [s, b, heads head_dim / t]: gradient of the heads' outputs

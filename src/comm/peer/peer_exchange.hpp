@@ -91,7 +91,7 @@ class PeerExchange {
 
   /// A reduce-scatter of the compute lane whose terms the next kernel on `stream` adds itself, see
   /// Communicator::reduce_scatter_terms(): a barrier, and where they lie. Null, on all ranks alike,
-  /// where queue() or NCCL must do it.
+  /// where NCCL must do it, as for queue().
   std::shared_ptr<cuda::Event> queue_terms(void* data, std::size_t part_bytes, cudaStream_t stream,
                                            PeerTerms& terms);
 

@@ -128,10 +128,10 @@ __global__ void __launch_bounds__(kPeerThreads) exchange(const PeerOperation ope
   barrier<kRanks>(operation, operation.epoch + 1);
 }
 
-/// A barrier alone, of one block: those that wait in each block of a kernel that fills the GPU
-/// could keep other ranks' collectives from it, which the rank that they wait for may need.
+/// A barrier alone, of one block. If each block of a kernel that fills the GPU waited for the other
+/// ranks, no SM might be free for a collective of another group that those ranks need to get here.
 template <int kRanks>
-__global__ void meet(const PeerOperation operation) {
+__global__ void synchronize_ranks(const PeerOperation operation) {
   barrier<kRanks>(operation, operation.epoch);
 }
 
@@ -229,18 +229,18 @@ void launch_peer_operation(PeerKind kind, const PeerOperation& operation, DType 
 void launch_peer_barrier(const PeerOperation& operation, cudaStream_t stream) {
   switch (operation.ranks) {
     case 2:
-      meet<2><<<1, 32, 0, stream>>>(operation);
+      synchronize_ranks<2><<<1, 32, 0, stream>>>(operation);
       break;
     case 4:
-      meet<4><<<1, 32, 0, stream>>>(operation);
+      synchronize_ranks<4><<<1, 32, 0, stream>>>(operation);
       break;
     case 8:
-      meet<8><<<1, 32, 0, stream>>>(operation);
+      synchronize_ranks<8><<<1, 32, 0, stream>>>(operation);
       break;
     default:
       throw InternalError("a barrier through peer memory of {} ranks", operation.ranks);
   }
-  TRIREME_CUDA_LAUNCHED(meet);
+  TRIREME_CUDA_LAUNCHED(synchronize_ranks);
 }
 
 void launch_peer_sum(const PeerSum& sum, DType dtype, cudaStream_t stream) {

@@ -92,7 +92,7 @@ constexpr AttentionBackwardLayout attention_backward_layout(DType dtype, std::in
   // The smallest tiles are of 32 queries, the largest of 128.
   const auto task_tiles = static_cast<std::size_t>((s + 31) / 32);
   const auto task_rows = static_cast<std::size_t>((s + 127) / 128 * 128);
-  // Kernels for Hopper pad heads to 64 or 128.
+  // Kernels for Hopper have partial sums of 64 or 128 columns.
   const std::int64_t columns =
       padded_head(d) > 64 ? std::max<std::int64_t>(padded_head(d), 128) : 64;
   const auto tasks = static_cast<std::size_t>(b * heads);

@@ -110,7 +110,8 @@ class Attention {
   /// workspace.hidden from dy [S, b, h], that of the output, which may lie there. Adds the
   /// projection's gradients, without that of W where `deferred`, the projection's bias where
   /// `add_bias`. What `meanwhile` enqueues, which may not use workspace.hidden, overlaps with the
-  /// gather of dy. Returns the gradient of qkv, in workspace.inner. Collective.
+  /// gather of dy where copy engines do that. Returns the gradient of qkv, in workspace.inner.
+  /// Collective.
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace,
                   const PassInfo& pass, const Tensor& dy, const Activations& saved, bool add_bias,
                   const DeferredGradients* deferred, const std::function<void()>& meanwhile) const;

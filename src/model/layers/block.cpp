@@ -231,10 +231,9 @@ void TransformerBlock::backward_weights(const LayerContext& context,
                               saved.attention, deferred.attention);
 }
 
-std::function<void()> TransformerBlock::fc2_gradient(const LayerContext& context,
-                                                     const LayerWorkspace& workspace,
-                                                     const BlockActivations& saved,
-                                                     const DeferredGradients* deferred) const {
+std::function<void()> TransformerBlock::adder_of_fc2_gradient(
+    const LayerContext& context, const LayerWorkspace& workspace, const BlockActivations& saved,
+    const DeferredGradients* deferred) const {
   if (deferred) return {};
   return
       [this, &context, &workspace, &saved] { mlp_->fc2_gradient(context, workspace, saved.mlp); };
@@ -276,9 +275,10 @@ void TransformerBlock::attention_backward(const LayerContext& context,
   const Tensor& full = workspace.hidden;
   const Tensor dy = attention_residual_.backward(
       context, pass, gradient, deferred ? deferred->second : sp_shard(context, full), deferred);
-  const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
-                                          /*add_bias=*/attention_residual_.drops(pass), deferred,
-                                          fc2_gradient(context, workspace, saved, deferred));
+  const Tensor dqkv =
+      attention_.backward(context, workspace, pass, dy, saved.attention,
+                          /*add_bias=*/attention_residual_.drops(pass), deferred,
+                          adder_of_fc2_gradient(context, workspace, saved, deferred));
   norm_backward(
       context, *norm1_, full,
       {.dout = sp_shard(context, full),
@@ -334,9 +334,9 @@ void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
   const Tensor dy =
       post_norm_gradient(context, pass, *norm1_, attention_residual_, saved.residual_mid,
                          saved.norm1, gradient, sp_shard(context, workspace.hidden), deferred);
-  const Tensor dqkv = attention_.backward(context, workspace, pass, dy, saved.attention,
-                                          /*add_bias=*/true, deferred,
-                                          fc2_gradient(context, workspace, saved, deferred));
+  const Tensor dqkv = attention_.backward(
+      context, workspace, pass, dy, saved.attention,
+      /*add_bias=*/true, deferred, adder_of_fc2_gradient(context, workspace, saved, deferred));
   add_input_gradient(context, workspace.hidden, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, deferred);
   });
@@ -391,9 +391,9 @@ void TransformerBlock::backward_output_norm(const LayerContext& context,
   const DeferredGradients* attention = deferred ? &deferred->attention : nullptr;
   const Tensor dattention = sp_shard(context, full);
   norm_gradient(*norm1_, dattention, saved.residual_mid, saved.norm1, attention);
-  const Tensor dqkv = attention_.backward(context, workspace, pass, dattention, saved.attention,
-                                          /*add_bias=*/false, attention,
-                                          fc2_gradient(context, workspace, saved, attention));
+  const Tensor dqkv = attention_.backward(
+      context, workspace, pass, dattention, saved.attention,
+      /*add_bias=*/false, attention, adder_of_fc2_gradient(context, workspace, saved, attention));
   add_input_gradient(context, full, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, attention);
   });

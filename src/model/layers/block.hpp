@@ -142,14 +142,16 @@ class TransformerBlock {
                                     const PassInfo& pass, const BlockActivations& saved,
                                     const Tensor& gradient,
                                     const DeferredGradients* deferred) const;
-  /// From the attention's output, in workspace.hidden, to `output`.
+  /// From this rank's term of the attention's output, in workspace.hidden, to `output`.
   void finish_forward(const LayerContext& context, const LayerWorkspace& workspace,
                       const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
                       const Tensor& output, const BlockJoints& joints) const;
-  /// Adds what the MLP's backward pass left of its gradients, while the attention's gathers.
-  std::function<void()> fc2_gradient(const LayerContext& context, const LayerWorkspace& workspace,
-                                     const BlockActivations& saved,
-                                     const DeferredGradients* deferred) const;
+  /// What adds the gradient that the MLP's backward pass left, for Attention::backward() to call
+  /// while it gathers.
+  std::function<void()> adder_of_fc2_gradient(const LayerContext& context,
+                                              const LayerWorkspace& workspace,
+                                              const BlockActivations& saved,
+                                              const DeferredGradients* deferred) const;
   /// The two halves of backward(), last first.
   void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
                     const PassInfo& pass, const BlockActivations& saved, const Tensor& gradient,

@@ -227,7 +227,8 @@ class RowParallelLinear : public Linear {
   void keep_input(const LayerContext& context, const Tensor& x, const Fp8Input& kept) const;
 
   /// Completes the gradient `dy` [S, b, out] of the shard in `full` [s, b, out] and returns it, [T,
-  /// out], cast in FP8. What `meanwhile` enqueues overlaps with the gather. Collective.
+  /// out], cast in FP8. What `meanwhile` enqueues overlaps with the gather where copy
+  /// engines do that. Collective.
   Tensor complete_gradient(const LayerContext& context, const Tensor& dy, const Tensor& full,
                            const std::function<void()>& meanwhile = {}) const;
   /// Adds the gradients of W, from the complete one, and of b, from `dy`; with `deferred` that of W
@@ -248,7 +249,8 @@ class RowParallelLinear : public Linear {
       weight_gradient_gemm(context, as_rows(x), as_rows(complete), {}, {});
   }
   /// complete_gradient(), weight_gradient(), and `input_gradient(complete, arrivals)`, a GEMM that
-  /// takes the parts of the complete gradient as they come. Collective.
+  /// takes the parts of the complete gradient as they come. Where leaves_weight(), the caller adds
+  /// the gradient of W by later_weight_gradient(), before it writes to `full` again. Collective.
   template <typename InputGradient>
   void backward_by_parts(const LayerContext& context, const Tensor& x, const Tensor& dy,
                          const Tensor& full, bool deferred, BiasGradient bias, const Fp8Input& kept,

@@ -63,8 +63,8 @@ class Mlp {
   /// returned; with `deferred` that is left to backward_weights().
   virtual void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
                             const Activations& saved, const DeferredGradients* deferred) const = 0;
-  /// Adds the gradient of the second linear's W where backward() without `deferred` left it; reads
-  /// what that wrote to workspace.mlp_out.
+  /// Adds the gradient of the second linear's W where backward() without `deferred` left it, as
+  /// RowParallelLinear::backward_by_parts() does; reads what that wrote to workspace.mlp_out.
   virtual void fc2_gradient(const LayerContext&, const LayerWorkspace&, const Activations&) const {}
   /// Adds the gradients of the weight matrices that were left. Collective.
   virtual void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,

@@ -65,6 +65,7 @@ BOUNDS = {
         Bound(r"normalize_rows<float, 4, 8, ResidualSum", 112),
         Bound(r"normalize_rows<\w+, 8, [34], ResidualSum", 72),
         Bound(r"normalize_rows<\w+, 8, 5, ResidualSum", 88),
+        Bound(r"normalize_rows<\w+, 8, [345], TermsResidualSum", 104),
         # Rows that are not a whole number of 16 bytes: it is enough that they work.
         Bound(r"normalize_rows<\w+, 1, \d+, ResidualSum", 128, sm_80=(120, 228)),
         Bound(r"compute_elements<ByRow<(ResidualSum|ScaleGradient)", 48),
@@ -119,6 +120,8 @@ BOUNDS = {
         Bound(r"attend_boxes_backward<\w+, 64, true", 168, NONE, (48, 48)),
         Bound(r"attend_boxes_backward<", 168),
     ],
+    "attention/hopper/backward_80.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
+    "attention/hopper/backward_96.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
     "attention/hopper/backward_128.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
 }
 

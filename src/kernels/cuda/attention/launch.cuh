@@ -23,8 +23,8 @@ void launch_backward(const AttentionBackward& args, const Context& context);
 template <int D>
 void launch_box_forward(const AttentionForward& args, const Context& context);
 
-/// The backward pass on compute capability 9.0, heads padded to D: 64 or 128, for tensors
-/// that fits_boxes; with dropout for s a multiple of 8. Wants what launch_backward wants.
+/// The backward pass on compute capability 9.0, heads padded to D: 64, 80, 96 or 128, for
+/// tensors that fits_boxes; with dropout for s a multiple of 8. Wants what launch_backward wants.
 /// Instantiated in hopper/backward_<D>.cu.
 template <int D>
 void launch_box_backward(const AttentionBackward& args, const Context& context);

@@ -73,6 +73,7 @@ TEST(BoxBackwardTiles, MeetEachPairOnceAndInTurn) {
       for (const Starts& starts : document_cases(s)) {
         expect_backward_boxes_cover<64>(s, causal, starts);
         expect_backward_boxes_cover<80>(s, causal, starts);
+        expect_backward_boxes_cover<96>(s, causal, starts);
         expect_backward_boxes_cover<128>(s, causal, starts);
       }
 }
