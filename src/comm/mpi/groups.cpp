@@ -147,6 +147,9 @@ void isolate_singleton() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK"})
     if (std::getenv(name)) return;
   setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/0);
+  // Such processes have one session folder, which the first that ends deletes under the others: one
+  // in a hundred of those that start at the same time would fail in MPI_Init.
+  setenv("OMPI_MCA_orte_create_session_dirs", "0", /*overwrite=*/0);
   // No library of a network, some of which take a quarter of a second to load.
   setenv("OMPI_MCA_pml", "ob1", /*overwrite=*/0);
 }

@@ -153,8 +153,9 @@ long launched_ranks();
 /// Whether MPI has started in this process.
 bool mpi_has_started();
 /// Keeps Open MPI from starting its daemon (orted) for a process without a launcher: the daemon
-/// costs time and may outlive the program; and from loading libraries of networks. Does not
-/// override OMPI_MCA_ess_singleton_isolated and OMPI_MCA_pml in the environment. Before MPI starts.
+/// costs time and may outlive the program; from making session folders, which others delete; and
+/// from loading libraries of networks. Does not override what the environment says of these
+/// (OMPI_MCA_ess_singleton_isolated, orte_create_session_dirs, pml). Before MPI starts.
 void isolate_singleton();
 
 /// Throws LauncherError naming the fix when srun started several ranks without PMIx (--mpi=none),

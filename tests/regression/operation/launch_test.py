@@ -1,5 +1,6 @@
 """Ranks that were not started alike: found at the start, said once, with the right exit code."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -30,6 +31,12 @@ class Launch(RunTest):
         with self.start("run", "train.iterations=100000") as started:
             self.wait_until(lambda: self.events("run", "train"), started)
             self.assertEqual(started.children(), [])
+
+    def test_a_program_without_a_launcher_makes_no_session_folder(self):
+        """Where Open MPI would make it there can be none."""
+        done = subprocess.run([*map(str, self.train_words("run", "train.iterations=2"))], capture_output=True, text=True,
+                              env={**os.environ, "TMPDIR": "/dev/null/none"}, check=False)
+        self.assertEqual(done.returncode, FINISHED, done.stderr)
 
     def together(self, *words):
         """Two ranks, each with its own command: lists of words."""
