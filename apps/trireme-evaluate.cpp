@@ -250,7 +250,8 @@ std::vector<Json> score_checkpoints(const DeckArguments& arguments,
                                     const train::PreparedDeck& prepared, const std::string& task,
                                     data::Split split, std::int64_t batch,
                                     std::unique_ptr<comm::MpiCommunicator> world) {
-  const auto& [deck, vocabulary] = prepared;
+  const deck::Deck& deck = prepared.deck;
+  const auto& vocabulary = prepared.vocabulary;
   const auto& values = arguments.values;
   const std::string input = values.count("input") ? values["input"].as<std::string>() : "";
   const std::int64_t limit = sample_limit(values, batch);
@@ -287,7 +288,8 @@ std::vector<Json> score_checkpoints(const DeckArguments& arguments,
 
 Json ngram(const train::PreparedDeck& prepared, data::Split split, comm::MpiCommunicator& world,
            std::FILE* progress) {
-  const auto& [deck, vocabulary] = prepared;
+  const deck::Deck& deck = prepared.deck;
+  const auto& vocabulary = prepared.vocabulary;
   const auto open = [&](data::Split which) {
     return train::open_dataset(deck, vocabulary, which, std::nullopt, world);
   };

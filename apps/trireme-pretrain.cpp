@@ -109,8 +109,10 @@ train::StopReason with_fault_hook(report::Reporter* reporter, const Work& work) 
 
 ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                   train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
-  const auto [deck, vocabulary] =
+  const train::PreparedDeck prepared =
       train::prepare_deck(*world, arguments.path, arguments.overrides, deck::resolve_world_size);
+  const deck::Deck& deck = prepared.deck;
+  const auto& vocabulary = prepared.vocabulary;
 
   if (arguments.values.count("cluster"))
     options.expected = plan::expected_step(
