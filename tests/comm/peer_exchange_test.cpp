@@ -1,13 +1,7 @@
 // Collectives through peer memory. Skipped where the GPUs of the ranks do not reach each other.
-#include <gtest/gtest.h>
-
 #include <cmath>
 
-#include "comm/communicator.hpp"
-#include "comm/mpi/mpi_communicator.hpp"
-#include "core/cuda/check.hpp"
-#include "core/error.hpp"
-#include "device_memory.hpp"
+#include "peer_testing.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -16,58 +10,7 @@ constexpr DType kTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
 /// Elements of a part: one block and less, and more than all blocks move at a time.
 constexpr std::size_t kCounts[] = {8, 4096, 100'008, 3'000'008};
 
-/// An array that the ranks of a group reach; `shared` is null where they do not.
-struct SharedArray {
-  SharedArray(Communicator& group, const std::vector<double>& values, DType dtype,
-              cudaStream_t stream)
-      : array(values, dtype, stream),
-        shared(group.register_buffer(array.data(), values.size() * size_of(dtype))) {}
-
-  DeviceArray array;
-  std::unique_ptr<RegisteredBuffer> shared;
-};
-
-class PeerExchangeTest : public testing::Test {
- protected:
-  struct Shared {
-    std::unique_ptr<MpiCommunicator> world = MpiCommunicator::world();
-    cuda::Stream stream;
-    std::unique_ptr<Communicator> group = make_device_communicator(
-        *world, "test", stream.get(), {.timeout_seconds = 60.0, .through_peers = true});
-    bool reach = SharedArray(*group, {1.0}, DType::f32, stream.get()).shared != nullptr;
-  };
-  static void SetUpTestSuite() { registered_ = std::make_unique<Shared>(); }
-  static void TearDownTestSuite() { registered_.reset(); }
-  void SetUp() override {
-    if (!registered_->reach)
-      GTEST_SKIP() << "the GPUs of these ranks do not reach each other's memory";
-  }
-
-  /// Small whole numbers, whose sums every type holds: number `i` of rank `rank`.
-  static double value(std::size_t i, int rank) { return static_cast<double>(i % 7) + rank; }
-  double sum(std::size_t i) const { return size_ * value(i, 0) + size_ * (size_ - 1) / 2.0; }
-
-  std::vector<double> values(std::size_t count) const {
-    std::vector<double> result(count);
-    for (std::size_t i = 0; i < count; ++i) result[i] = value(i, rank_);
-    return result;
-  }
-  /// -1, and this rank's values in its own part.
-  std::vector<double> own_values(std::size_t count, double shift = 0.0) const {
-    std::vector<double> result(count * size_, -1.0);
-    for (std::size_t i = 0; i < count; ++i) result[count * rank_ + i] = value(i, rank_) + shift;
-    return result;
-  }
-
-  MpiCommunicator& world_ = *registered_->world;
-  Communicator& group_ = *registered_->group;
-  const cudaStream_t stream_ = registered_->stream.get();
-  const int rank_ = world_.rank();
-  const int size_ = world_.size();
-
- private:
-  static inline std::unique_ptr<Shared> registered_;
-};
+class PeerExchangeTest : public PeerTest {};
 
 TEST_F(PeerExchangeTest, ReduceScatterLeavesTheSumInOwnPart) {
   for (const DType dtype : kTypes) {
@@ -376,66 +319,6 @@ TEST_F(PeerExchangeTest, TheStagingBufferEndsWithItsRegistration) {
     group_.start_reduce_scatter(data.array.data(), 8 * 1024, DType::f32)->wait();
     EXPECT_EQ(data.array.read()[8 * 1024 * rank_ + 5], sum(8 * 1024 * rank_ + 5));
   }
-}
-
-// ---- messages
-
-/// Routes in both directions between each rank and the next.
-NcclOptions both_ways(int size, std::size_t message_bytes) {
-  return {.timeout_seconds = 60.0,
-          .routes = pipeline_routes(size, /*chunks=*/size > 2 ? 2 : 1),
-          .message_bytes = message_bytes};
-}
-
-// Each rank sends to the next and to the previous rank in parallel, many times without the host, of
-// different lengths, while some come late.
-TEST_F(PeerExchangeTest, MessagesArriveInOrder) {
-  const std::size_t most = 1'000'003;
-  const auto group =
-      make_device_communicator(world_, "messages", stream_, both_ways(size_, most * sizeof(float)));
-  const bool up = rank_ + 1 < size_, down = rank_ > 0;
-  for (const std::size_t count : {std::size_t{1}, std::size_t{4096}, most}) {
-    constexpr int kRounds = 12;
-    std::vector<std::unique_ptr<DeviceArray>> sent, from_below, from_above;
-    std::vector<std::unique_ptr<Request>> requests;
-    for (int round = 0; round < kRounds; ++round) {
-      sent.push_back(std::make_unique<DeviceArray>(
-          std::vector<double>(count, 100.0 * round + rank_), DType::f32, stream_));
-      for (auto* into : {&from_below, &from_above})
-        into->push_back(
-            std::make_unique<DeviceArray>(std::vector<double>(count, -1.0), DType::f32, stream_));
-      if (round % size_ == rank_) delay_stream(stream_);
-      const std::size_t bytes = count * sizeof(float);
-      if (up)
-        requests.push_back(group->send(sent[round]->data(), bytes, rank_ + 1, kActivationTag));
-      if (down)
-        requests.push_back(group->send(sent[round]->data(), bytes, rank_ - 1, kGradientTag));
-      if (down)
-        requests.push_back(
-            group->receive(from_below[round]->data(), bytes, rank_ - 1, kActivationTag));
-      if (up)
-        requests.push_back(
-            group->receive(from_above[round]->data(), bytes, rank_ + 1, kGradientTag));
-    }
-    for (const auto& request : requests) request->wait();
-    for (int round = 0; round < kRounds; ++round) {
-      const std::vector<double> below = from_below[round]->read(),
-                                above = from_above[round]->read();
-      for (std::size_t i = 0; i < count; ++i) {
-        ASSERT_EQ(below[i], down ? 100.0 * round + rank_ - 1 : -1.0) << round << ", " << i;
-        ASSERT_EQ(above[i], up ? 100.0 * round + rank_ + 1 : -1.0) << round << ", " << i;
-      }
-    }
-  }
-}
-
-TEST_F(PeerExchangeTest, AMessageLargerThanAnnouncedIsRefused) {
-  const auto group = make_device_communicator(world_, "small", stream_, both_ways(size_, 64));
-  const DeviceArray data(std::vector<double>(17, 1.0), DType::f32, stream_);
-  const int peer = rank_ == 0 ? 1 : rank_ - 1;
-  EXPECT_THROW(group->send(data.data(), 17 * sizeof(float), peer,
-                           rank_ == 0 ? kActivationTag : kGradientTag),
-               InternalError);
 }
 
 // ---- life
