@@ -81,25 +81,43 @@ struct AttentionMask {
   DropoutStream stream;         ///< of a sample
   std::uint32_t threshold = 0;  ///< below 2^16
 
-  /// The words of elements 8 * block .. 8 * block + 7; block below 2^48.
-  TRIREME_HOST_DEVICE Philox4 words(std::uint64_t block) const {
+  static constexpr int kRounds = 7;
+  /// What the rounds add to two words of the counter, made of the seed.
+  struct RoundKeys {
+    std::uint32_t x[kRounds], z[kRounds];
+  };
+  TRIREME_HOST_DEVICE RoundKeys round_keys() const {
+    RoundKeys keys;
+    std::uint32_t x = static_cast<std::uint32_t>(stream.seed);
+    std::uint32_t z = static_cast<std::uint32_t>(stream.seed >> 32);
+    for (int round = 0; round < kRounds; ++round) {
+      keys.x[round] = x;
+      keys.z[round] = z;
+      x += 0x9E3779B9u;
+      z += 0xBB67AE85u;
+    }
+    return keys;
+  }
+
+  /// The words of elements 8 * block .. 8 * block + 7, with round_keys(); block below 2^48.
+  TRIREME_HOST_DEVICE Philox4 words(std::uint64_t block, const RoundKeys& keys) const {
     Philox4 counter{static_cast<std::uint32_t>(block),
-                    static_cast<std::uint32_t>((block >> 32) & 0xFFFF) |
-                        static_cast<std::uint32_t>((stream.sample >> 32) & 0xFFFF) << 16,
+                    static_cast<std::uint32_t>(block >> 32) +
+                        (static_cast<std::uint32_t>(stream.sample >> 32) << 16),
                     static_cast<std::uint32_t>(stream.sample),
                     stream.layer << 2 | static_cast<std::uint32_t>(stream.site)};
-    std::uint32_t k0 = static_cast<std::uint32_t>(stream.seed);
-    std::uint32_t k1 = static_cast<std::uint32_t>(stream.seed >> 32);
-    for (int round = 0; round < 7; ++round) {
+    for (int round = 0; round < kRounds; ++round) {
       const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter.x;
       const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * counter.z;
-      counter = {
-          static_cast<std::uint32_t>(b >> 32) ^ counter.y ^ k0, static_cast<std::uint32_t>(b),
-          static_cast<std::uint32_t>(a >> 32) ^ counter.w ^ k1, static_cast<std::uint32_t>(a)};
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
+      counter = {static_cast<std::uint32_t>(b >> 32) ^ counter.y ^ keys.x[round],
+                 static_cast<std::uint32_t>(b),
+                 static_cast<std::uint32_t>(a >> 32) ^ counter.w ^ keys.z[round],
+                 static_cast<std::uint32_t>(a)};
     }
     return counter;
+  }
+  TRIREME_HOST_DEVICE Philox4 words(std::uint64_t block) const {
+    return words(block, round_keys());
   }
 
   /// The bits of element `i` of a block, of which words[i / 2] is the word.

@@ -97,24 +97,24 @@ BOUNDS = {
         Bound(r"attend_tiles_backward<\w+, 64, false, false, false>", 255, (44, 80), (72, 128)),
         Bound(r"attend_tiles_backward<\w+, 64, true, false, false>", 255, (64, 144), (28, 48)),
         Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (96, 200), (76, 196)),
-        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (120, 388), (16, 48)),
+        Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (124, 320), (48, 80)),
     ],
     "attention/heads/head_128.cu": [
         # On Hopper only for tensors that its own kernels do not take.
-        Bound(r"attend_tiles<\w+, 128, false, false>", 255, (88, 160), (340, 276)),
+        Bound(r"attend_tiles<\w+, 128, false, false>", 255, (156, 212), (348, 248)),
         Bound(r"attend_tiles<\w+, 128, true, false>", 255, (64, 88), (208, 200)),
         Bound(r"attend_tiles<\w+, 128, false, true>", 255, (176, 296), (384, 316)),
         Bound(r"attend_tiles<\w+, 128, true, true>", 255, (216, 276), (344, 328)),
         Bound(r"attend_tiles_backward<\w+, 128, false, false, false>", 255, (32, 72), (88, 196)),
-        Bound(r"attend_tiles_backward<\w+, 128, true, false, \w+>", 255),
+        Bound(r"attend_tiles_backward<\w+, 128, true, false, \w+>", 255, (4, 8), (20, 32)),
         Bound(r"attend_tiles_backward<\w+, 128, false, false, true>", 255, (8, 32), (28, 52)),
         Bound(r"attend_tiles_backward<\w+, 128, false, true, false>", 255, (88, 192), (92, 232)),
         Bound(r"attend_tiles_backward<\w+, 128, true, true, false>", 255, (32, 104), (60, 108)),
         Bound(r"attend_tiles_backward<\w+, 128, false, true, true>", 255, (68, 140), (60, 108)),
-        Bound(r"attend_tiles_backward<\w+, 128, true, true, true>", 255, (56, 92), (36, 68)),
+        Bound(r"attend_tiles_backward<\w+, 128, true, true, true>", 255, (56, 92), (48, 96)),
     ],
     # Empty but on Hopper, where the warps share registers out among themselves.
-    "attention/hopper/forward.cu": [Bound(r"attend_boxes<\w+, 96, true", 168, NONE, (12, 16)),
+    "attention/hopper/forward.cu": [Bound(r"attend_boxes<\w+, (96|112), true", 168, NONE, (12, 16)),
                                     Bound(r"attend_boxes<", 168)],
     "attention/hopper/backward_64.cu": [
         Bound(r"attend_boxes_backward<\w+, 64, true", 168, NONE, (48, 48)),
@@ -122,7 +122,10 @@ BOUNDS = {
     ],
     "attention/hopper/backward_80.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
     "attention/hopper/backward_96.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
-    "attention/hopper/backward_128.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
+    "attention/hopper/backward_128.cu": [
+        Bound(r"attend_boxes_backward<\w+, 128, true", 168, NONE, (24, 32)),
+        Bound(r"attend_boxes_backward<", 168, NONE, (12, 12)),
+    ],
 }
 
 

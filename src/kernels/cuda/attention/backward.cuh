@@ -376,7 +376,7 @@ void launch_backward(const AttentionBackward& args, const Context& context) {
     const auto p = backward_parameters<T>(args, context);
     const std::int64_t blocks =
         std::int64_t{p.sizes.b} * p.sizes.heads * tiles_of(p.sizes.s, Tile::kKeys);
-    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+    dispatch_flag(p.dropout.mask.threshold > 0, [&](auto dropout) {
       dispatch_flag(args.document_start != nullptr, [&](auto documents) {
         launch(attend_tiles_backward<T, D, decltype(dropout)::value, decltype(documents)::value,
                                      kCompact>,

@@ -238,7 +238,7 @@ void launch_forward(const AttentionForward& args, const Context& context) {
     const auto p = forward_parameters<T>(args);
     const std::int64_t blocks =
         std::int64_t{p.sizes.b} * p.sizes.heads * tiles_of(p.sizes.s, Tile::kQueries);
-    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+    dispatch_flag(p.dropout.mask.threshold > 0, [&](auto dropout) {
       dispatch_flag(args.document_start != nullptr, [&](auto documents) {
         launch(attend_tiles<T, D, decltype(dropout)::value, decltype(documents)::value>, blocks,
                Tile::kThreads, Tile::kSharedBytes, context, p);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention.hpp"
+#include "kernels/cuda/attention/dropout.cuh"
 #include "kernels/cuda/attention/mma.cuh"
 #include "kernels/cuda/attention/tiles.hpp"
 #include "kernels/cuda/common/elements.cuh"
@@ -223,14 +224,15 @@ AttentionSizes attention_sizes(const Args& args, bool aligned) {
 }
 
 inline AttentionDropout attention_dropout(const Dropout& dropout, std::int64_t first_head) {
-  const std::uint32_t threshold = attention_threshold(dropout.probability);
-  return {.mask = {.stream = {.seed = dropout.seed,
-                              .sample = dropout.first_sample,
-                              .layer = dropout.layer,
-                              .site = dropout.site},
-                   .threshold = threshold},
+  const AttentionMask mask{.stream = {.seed = dropout.seed,
+                                      .sample = dropout.first_sample,
+                                      .layer = dropout.layer,
+                                      .site = dropout.site},
+                           .threshold = attention_threshold(dropout.probability)};
+  return {.mask = mask,
           .first_head = first_head,
-          .kept = static_cast<float>(attention_kept(threshold))};
+          .kept = static_cast<float>(attention_kept(mask.threshold)),
+          .keys = mask.round_keys()};
 }
 
 template <typename T>

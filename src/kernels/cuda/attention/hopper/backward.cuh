@@ -234,13 +234,14 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
       const float2 two = delta[4 * n];
 #pragma unroll
       for (int e = 4 * n; e < 4 * n + 4; ++e) {
-        const float probability = scores[e];
+        const float row_delta = e % 2 == 0 ? two.x : two.y;
         if constexpr (kDropout) {
-          const bool keep = kept(e);
-          dscores[e] = keep ? dscores[e] * p.dropout.kept : 0.0f;
-          if (!keep) scores[e] = 0.0f;
+          const float probability = scores[e];
+          scores[e] = kept(e) ? probability * p.dropout.kept : 0.0f;
+          dscores[e] = fmaf(scores[e], dscores[e], -probability * row_delta);
+        } else {
+          dscores[e] = scores[e] * (dscores[e] - row_delta);
         }
-        dscores[e] = probability * (dscores[e] - (e % 2 == 0 ? two.x : two.y));
       }
     }
     std::uint32_t weights[kScores / 8][4], dweights[kScores / 8][4];
@@ -316,7 +317,7 @@ __device__ __forceinline__ void multiply_block(const AttentionBackwardParameters
   warpgroup_fence_operand(dk);
   warpgroup_fence_operand(dv);
   std::uint32_t rounded[kColumns / 8][4];
-  round_operand<T>(rounded, dv, kDropout ? p.dropout.kept : 1.0f);
+  round_operand<T>(rounded, dv, 1.0f);
   store_operand<kKeys>(memory.values(block_stage), warpgroup_row, rounded);
   named_barrier_sync(kTogether, Tile::kConsumers);  // both have multiplied all of K
   round_operand<T>(rounded, dk, p.scale);
@@ -389,7 +390,7 @@ void launch_box_backward(const AttentionBackward& args, const Context& context) 
             args.qkv.dtype, gradients.data,
             {{{d, 1, kPanelColumns}, {b * gradients.all_heads, d, 1}, {s, gradients.stride, 64}}})};
     const std::int64_t works = b * heads * tiles_of(p.sizes.s, Tile::kKeys);
-    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+    dispatch_flag(p.dropout.mask.threshold > 0, [&](auto dropout) {
       dispatch_flag(args.document_start != nullptr, [&](auto documents) {
         launch(attend_boxes_backward<T, D, decltype(dropout)::value, decltype(documents)::value>,
                works < context.sms ? works : context.sms, Tile::kThreads, Tile::kSharedBytes,

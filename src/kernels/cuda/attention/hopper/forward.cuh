@@ -114,13 +114,17 @@ struct BoxForwardConsumer {
     if constexpr (kDropout) kept.draw(dropout, query_begin + 16 * warp, key_begin, lane);
   }
 
+  // Rounds probabilities as operand A, those that are not kept to zero.
   template <int kCount>
-  __device__ __forceinline__ void drop(float (&scores)[kCount],
-                                       const KeptKeys<kCount / 4>& kept) const {
+  __device__ __forceinline__ void round(std::uint32_t (&a)[kCount / 8][4],
+                                        const float (&scores)[kCount],
+                                        const KeptKeys<kCount / 4>& kept) const {
+    pack_rows<T>(a, scores);
     if constexpr (kDropout) {
 #pragma unroll
-      for (int e = 0; e < kCount; ++e)
-        if (!kept(e)) scores[e] = 0.0f;
+      for (int k = 0; k < kCount / 8; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[k][i] &= kept.mask(2 * k + i / 2, i % 2);
     }
   }
 
@@ -146,10 +150,9 @@ struct BoxForwardConsumer {
     mask(scores, query_begin, tile * Tile::kKeys);
     mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
     softmax.update(scores, p.scale2, correction);
-    drop(scores, kept);
     wait(&memory.values_full[place.stage], place.parity);
     std::uint32_t rounded[kCount / 16][4];
-    pack_rows<T>(rounded, scores);
+    round(rounded, scores, kept);
 #pragma unroll
     for (int k = 0; k < kSteps; ++k)
 #pragma unroll
@@ -194,7 +197,6 @@ struct BoxForwardConsumer {
       if (tile == first_tile) release(&memory.queries_empty);
       mask_documents(scores, firsts.of_rows, firsts.last, tile * Tile::kKeys);
       softmax.update(scores, p.scale2, correction);
-      drop(scores, kept);
       // Here rather than in the next round: the assembler would move the softmax behind the
       // GEMMs if no branch kept them apart.
       warpgroup_fence_operand(scores);
@@ -204,7 +206,7 @@ struct BoxForwardConsumer {
       warpgroup_fence_operand(weights);
       release(&memory.values_empty[last]);
       scale_rows(out, correction);
-      pack_rows<T>(weights, scores);
+      round(weights, scores, kept);
     }
     start_values(place.stage);
     warpgroup_wait<0>();
@@ -337,7 +339,7 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
                              {.size = sizes.s, .stride = tasks * d, .box = 64}}});
     TRIREME_CUDA(cudaMemsetAsync(p.taken, 0, sizeof(unsigned), context.stream));
     const int blocks = std::min(context.sms, p.schedule.items());
-    dispatch_flag(args.dropout.probability > 0.0, [&](auto dropout) {
+    dispatch_flag(p.dropout.mask.threshold > 0, [&](auto dropout) {
       dispatch_flag(args.document_start != nullptr, [&](auto documents) {
         launch(attend_boxes<T, D, decltype(dropout)::value, decltype(documents)::value>, blocks,
                Tile::kThreads, sizeof(BoxForwardMemory<D>), context, qkv, out, p);
