@@ -70,6 +70,7 @@ def measure(options, layout, records, devices):
     words = words_of(model, overrides)
     if model == "bert-large":
         words.append(f"data.train={records['128' if 'sequence=128' in overrides else '512']}")
+    words.append("run.device=cuda")  # not the host where there are fewer GPUs than --gpus says
     command = [options.bin / "trireme-bench", "step", *words, "--repeats", str(options.repeats), "--json"]
     if int(ranks) > 1:
         command = [*options.mpirun.split(), "-n", ranks, *command]

@@ -72,7 +72,7 @@ class Plan(RunTest):
     def test_predicts_measured_steps_with_dropout(self):
         """Ten layouts on one H200 that were fixed before they were measured; the profile has passes of two of their models."""
         layouts = ROOT / "tests/data/plan_validation/h200_dropout_layouts.tsv"
-        self.assert_below(self.accuracy("h200_dropout.tsv", "--layouts", layouts), [2.5, 7, 0.2, 0.3])
+        self.assert_below(self.accuracy("h200_dropout.tsv", "--layouts", layouts), [2.5, 4.5, 0.2, 0.3])
 
     def test_predicts_measured_steps_of_h100s(self):
         """43 layouts on two and four, each of which was fixed before it was measured. The planner has learned from all but the last
