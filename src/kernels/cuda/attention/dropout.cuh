@@ -1,7 +1,7 @@
 // Dropout of attention probabilities: which elements of a warp's fragments are kept, as bits. Eight
 // consecutive keys of a query, an octet, are one draw of Philox, which one lane makes for those
-// that hold the octet's probabilities. Bound by integer instructions: about 24 on the ALU and 26 on
-// the FMA pipe an octet.
+// that hold the octet's probabilities. Bound by integer instructions: for each octet about 25 of
+// the ALU and 25 of the FMA pipe.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,7 @@ struct HeadDropout {
   }
 };
 
-// ---- octets of a warp's tiles, drawn while GEMMs are under way; s is a multiple of 8
+// ---- octets of a warp's tiles; s is a multiple of 8
 
 /// The decisions of tiles of 16 queries x 8 keys, queries as rows, as forward_octet spreads them:
 /// those of kTiles tiles from `query` and `key` on, tile 2 j + forward_octet(lane).tile in byte j.
@@ -182,8 +182,8 @@ __device__ __forceinline__ void draw_keys(std::uint32_t (&kept)[4], const HeadDr
 
 // ---- decisions by a warp's rows of a warpgroup's accumulators, for wgmma; s is a multiple of 8
 
-/// Ties a word to its place in the program: the compiler would compute it where it is used, when no
-/// GEMM is under way any more.
+/// Ties a word to its place in the program, before a softmax, with whose exponentials the assembler
+/// mixes the drawing: the compiler would compute it where it is used, behind them.
 __device__ __forceinline__ void pin(std::uint32_t& word) {
   asm volatile("" : "+r"(word)::"memory");
 }
