@@ -231,7 +231,7 @@ void TransformerBlock::backward_weights(const LayerContext& context,
                               saved.attention, deferred.attention);
 }
 
-std::function<void()> TransformerBlock::adder_of_fc2_gradient(
+std::function<void()> TransformerBlock::overlapped_fc2_gradient(
     const LayerContext& context, const LayerWorkspace& workspace, const BlockActivations& saved,
     const DeferredGradients* deferred) const {
   if (deferred) return {};
@@ -278,7 +278,7 @@ void TransformerBlock::attention_backward(const LayerContext& context,
   const Tensor dqkv =
       attention_.backward(context, workspace, pass, dy, saved.attention,
                           /*add_bias=*/attention_residual_.drops(pass), deferred,
-                          adder_of_fc2_gradient(context, workspace, saved, deferred));
+                          overlapped_fc2_gradient(context, workspace, saved, deferred));
   norm_backward(
       context, *norm1_, full,
       {.dout = sp_shard(context, full),
@@ -336,7 +336,7 @@ void TransformerBlock::attention_backward_post_norm(const LayerContext& context,
                          saved.norm1, gradient, sp_shard(context, workspace.hidden), deferred);
   const Tensor dqkv = attention_.backward(
       context, workspace, pass, dy, saved.attention,
-      /*add_bias=*/true, deferred, adder_of_fc2_gradient(context, workspace, saved, deferred));
+      /*add_bias=*/true, deferred, overlapped_fc2_gradient(context, workspace, saved, deferred));
   add_input_gradient(context, workspace.hidden, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, deferred);
   });
@@ -393,7 +393,7 @@ void TransformerBlock::backward_output_norm(const LayerContext& context,
   norm_gradient(*norm1_, dattention, saved.residual_mid, saved.norm1, attention);
   const Tensor dqkv = attention_.backward(
       context, workspace, pass, dattention, saved.attention,
-      /*add_bias=*/false, attention, adder_of_fc2_gradient(context, workspace, saved, attention));
+      /*add_bias=*/false, attention, overlapped_fc2_gradient(context, workspace, saved, attention));
   add_input_gradient(context, full, gradient, [&] {
     attention_.qkv_gradient(context, saved.attention_in, dqkv, saved.attention, attention);
   });

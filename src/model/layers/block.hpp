@@ -148,10 +148,10 @@ class TransformerBlock {
                       const Tensor& output, const BlockJoints& joints) const;
   /// What adds the gradient that the MLP's backward pass left, for Attention::backward() to call
   /// while it gathers.
-  std::function<void()> adder_of_fc2_gradient(const LayerContext& context,
-                                              const LayerWorkspace& workspace,
-                                              const BlockActivations& saved,
-                                              const DeferredGradients* deferred) const;
+  std::function<void()> overlapped_fc2_gradient(const LayerContext& context,
+                                                const LayerWorkspace& workspace,
+                                                const BlockActivations& saved,
+                                                const DeferredGradients* deferred) const;
   /// The two halves of backward(), last first.
   void mlp_backward(const LayerContext& context, const LayerWorkspace& workspace,
                     const PassInfo& pass, const BlockActivations& saved, const Tensor& gradient,
