@@ -90,7 +90,7 @@ BOUNDS = {
     ],
     # <type, head, dropout, documents>, compact for backward. Their accumulators leave little of the 255 registers
     # that a thread can have; spilled are addresses that do not change, read again once a tile.
-    "attention/heads/head_64.cu": [
+    "attention/heads/up_to_64.cu": [
         Bound(r"attend_tiles<\w+, 64, \w+, false>", 255),
         Bound(r"attend_tiles<\w+, 64, false, true>", 255, (64, 124), (52, 104)),
         Bound(r"attend_tiles<\w+, 64, true, true>", 255, (40, 52), (52, 64)),
@@ -99,7 +99,9 @@ BOUNDS = {
         Bound(r"attend_tiles_backward<\w+, 64, false, true, false>", 255, (96, 200), (76, 196)),
         Bound(r"attend_tiles_backward<\w+, 64, true, true, false>", 255, (124, 320), (48, 80)),
     ],
-    "attention/heads/head_128.cu": [
+    "attention/heads/up_to_128.cu": [
+        Bound(r"attend_tiles<\w+, 112, ", 255, (368, 320), (344, 244)),
+        Bound(r"attend_tiles_backward<\w+, 112, ", 255, (56, 136), (60, 140)),
         # On Hopper only for tensors that its own kernels do not take.
         Bound(r"attend_tiles<\w+, 128, false, false>", 255, (156, 212), (348, 248)),
         Bound(r"attend_tiles<\w+, 128, true, false>", 255, (64, 88), (208, 200)),
@@ -116,13 +118,9 @@ BOUNDS = {
     # Empty but on Hopper, where the warps share registers out among themselves.
     "attention/hopper/forward.cu": [Bound(r"attend_boxes<\w+, (96|112), true", 168, NONE, (12, 16)),
                                     Bound(r"attend_boxes<", 168)],
-    "attention/hopper/backward_64.cu": [
+    "attention/hopper/backward.cu": [
         Bound(r"attend_boxes_backward<\w+, 64, true", 168, NONE, (48, 48)),
-        Bound(r"attend_boxes_backward<", 168),
-    ],
-    "attention/hopper/backward_80.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
-    "attention/hopper/backward_96.cu": [Bound(r"attend_boxes_backward<", 168, NONE, (12, 12))],
-    "attention/hopper/backward_128.cu": [
+        Bound(r"attend_boxes_backward<\w+, 64, false", 168),
         Bound(r"attend_boxes_backward<\w+, 128, true", 168, NONE, (24, 32)),
         Bound(r"attend_boxes_backward<", 168, NONE, (12, 12)),
     ],

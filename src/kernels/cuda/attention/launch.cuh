@@ -11,8 +11,8 @@
 namespace trireme::kernels::cuda {
 
 /// Half types on tensor cores, heads padded to D: 32, 64, 80, 96, 112, 128 or 256. The backward
-/// pass wants the row statistics, and ticket and turns zeroed, in the workspace. Each D is
-/// instantiated in a file of its own, head_<D>.cu.
+/// pass wants the row statistics, and ticket and turns zeroed, in the workspace. Instantiated in
+/// heads/, in several files that compile side by side.
 template <int D>
 void launch_forward(const AttentionForward& args, const Context& context);
 template <int D>
@@ -25,7 +25,7 @@ void launch_box_forward(const AttentionForward& args, const Context& context);
 
 /// The backward pass on compute capability 9.0, heads padded to D: 64, 80, 96 or 128, for
 /// tensors that fits_boxes; with dropout for s a multiple of 8. Wants what launch_backward wants.
-/// Instantiated in hopper/backward_<D>.cu.
+/// Instantiated in hopper/backward.cu.
 template <int D>
 void launch_box_backward(const AttentionBackward& args, const Context& context);
 

@@ -1,7 +1,0 @@
-#include "kernels/cuda/attention/hopper/backward.cuh"
-
-namespace trireme::kernels::cuda {
-
-template void launch_box_backward<80>(const AttentionBackward& args, const Context& context);
-
-}  // namespace trireme::kernels::cuda
