@@ -82,7 +82,7 @@ struct AttentionMask {
   std::uint32_t threshold = 0;  ///< below 2^16
 
   static constexpr int kRounds = 7;
-  /// What the rounds add to two words of the counter, made of the seed.
+  /// What the rounds XOR into two words of the counter, made of the seed.
   struct RoundKeys {
     std::uint32_t x[kRounds], z[kRounds];
   };
