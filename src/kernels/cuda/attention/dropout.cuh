@@ -59,8 +59,8 @@ struct HeadDropout {
   }
 
   /// The octet of `query` and the keys from `key` on, a multiple of 8 as s has to be: its number
-  /// for keeps_octet. Those of the keys that follow in the row follow it, that of the next row is
-  /// s / 8 behind.
+  /// for keeps_octet. The octets of a row follow each other, those of the next row come s / 8
+  /// later.
   __device__ __forceinline__ std::uint64_t octet(int query, int key) const {
     return (first_row + query) * (s / 8) + key / 8;
   }
@@ -78,6 +78,18 @@ struct HeadDropout {
     }
     return decisions;
   }
+
+  /// The decisions of kCount octets, at most 4, from `first` on in steps of `step`: octet j in byte
+  /// j.
+  template <int kCount>
+  __device__ __forceinline__ std::uint32_t keeps_octets(std::uint64_t first,
+                                                        std::uint64_t step) const {
+    static_assert(kCount <= 4);
+    std::uint32_t decisions = 0;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) decisions |= keeps_octet(first + j * step) << 8 * j;
+    return decisions;
+  }
 };
 
 // ---- octets of a warp's tiles; s is a multiple of 8
@@ -87,27 +99,20 @@ struct HeadDropout {
 template <int kTiles>
 __device__ __forceinline__ std::uint32_t draw_query_octets(const HeadDropout& dropout, int query,
                                                            int key, int lane) {
-  static_assert(kTiles % 2 == 0 && kTiles <= 8);
+  static_assert(kTiles % 2 == 0);
   const KeyOctet own = forward_octet(lane);
-  const std::uint64_t first = dropout.octet(query + own.query, key) + own.tile;
-  std::uint32_t decisions = 0;
-#pragma unroll
-  for (int j = 0; j < kTiles / 2; ++j) decisions |= dropout.keeps_octet(first + 2 * j) << 8 * j;
-  return decisions;
+  return dropout.keeps_octets<kTiles / 2>(dropout.octet(query + own.query, key) + own.tile, 2);
 }
 
 /// The same of tiles of 16 keys x 8 queries, keys as rows, as backward_octet spreads them.
 template <int kTiles>
 __device__ __forceinline__ std::uint32_t draw_key_octets(const HeadDropout& dropout, int query,
                                                          int key, int lane) {
-  static_assert(kTiles % 2 == 0 && kTiles <= 8);
+  static_assert(kTiles % 2 == 0);
   const QueryOctet own = backward_octet(lane);
-  const std::uint64_t first = dropout.octet(query + 8 * own.tile + own.query, key + own.key);
   const auto step = static_cast<std::uint64_t>(2 * dropout.s);  // 16 rows of s / 8 octets
-  std::uint32_t decisions = 0;
-#pragma unroll
-  for (int j = 0; j < kTiles / 2; ++j) decisions |= dropout.keeps_octet(first + j * step) << 8 * j;
-  return decisions;
+  return dropout.keeps_octets<kTiles / 2>(
+      dropout.octet(query + 8 * own.tile + own.query, key + own.key), step);
 }
 
 // ---- decisions by a warp's fragments, for mma.sync
@@ -183,7 +188,7 @@ __device__ __forceinline__ void draw_keys(std::uint32_t (&kept)[4], const HeadDr
 // ---- decisions by a warp's rows of a warpgroup's accumulators, for wgmma; s is a multiple of 8
 
 /// Ties a word to its place in the program, before a softmax, with whose exponentials the assembler
-/// mixes the drawing: the compiler would compute it where it is used, behind them.
+/// mixes the drawing: the compiler would compute it where it is used, after them.
 __device__ __forceinline__ void pin(std::uint32_t& word) {
   asm volatile("" : "+r"(word)::"memory");
 }
