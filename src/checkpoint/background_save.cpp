@@ -213,7 +213,6 @@ void BackgroundSave::run(Step step, std::function<void()> work) {
   done_ = false;
   thread_ = std::thread([this, work = std::move(work)] {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // of this thread
-    hdf5::silence();
     try {
       work();
     } catch (const hdf5::Failure& failure) {

@@ -228,7 +228,6 @@ std::vector<std::uint64_t> read_elements(const Reader& reader,
       [&](std::size_t i, void* buffer) {
         Part& part = parts[i];
         void* const data = in_place ? part.data : buffer;
-        if (packed) hdf5::silence();  // of this thread
         if (part.owner)
           part.checksum = reader.read_with_checksum(*stored[part.tensor], part.slabs, data);
         else
@@ -249,7 +248,6 @@ std::vector<std::uint64_t> read_elements(const Reader& reader,
 void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
           const Attributes& attributes, const std::string& deck,
           const std::vector<LocalTensor>& tensors, device::Backend* memory, int compression) {
-  hdf5::silence();
   HostView view(memory);
   check_tensors(ranks, tensors);
   const std::vector<std::uint64_t> checksums =
@@ -275,7 +273,6 @@ void save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
 
 void preflight_save(const std::filesystem::path& path, comm::MpiCommunicator& ranks,
                     const std::string& deck, const std::vector<LocalTensor>& tensors, int count) {
-  hdf5::silence();
   const std::filesystem::path unfinished = unfinished_name(path);
   clean_up_after(unfinished, ranks, count, [&] {
     std::vector<std::int64_t> offsets(tensors.size());

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "checkpoint/elements.hpp"
-#include "checkpoint/hdf5/metadata.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/system/parallel.hpp"
@@ -234,7 +233,6 @@ class ElementWriter {
 void write_checkpoint(const std::filesystem::path& path, const Attributes& attributes,
                       const std::string& deck, const std::vector<WholeTensor>& tensors,
                       std::FILE* progress, std::size_t threads) {
-  hdf5::silence();
   std::vector<LocalTensor> described;
   for (const WholeTensor& tensor : tensors)
     described.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = DType::f32});

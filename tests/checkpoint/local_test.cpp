@@ -269,6 +269,27 @@ TEST_F(LocalCheckpoint, NothingIsPromisedWhileFirstCopiesAreMade) {
   while (!background.advance()) EXPECT_FALSE(background.publishes());
 }
 
+// With checkpoint.async: false a shared checkpoint is written next to the thread of a local one.
+TEST_F(LocalCheckpoint, SharedOnesAreSavedWhileOneIsWritten) {
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  for (std::int64_t iteration = 1; iteration <= 20; ++iteration) {
+    background.start_local(disk_,
+                           {.iteration = iteration,
+                            .rank = rank_,
+                            .ranks = size_,
+                            .attributes = kAttributes,
+                            .deck = kDeck},
+                           held_.tensors, /*partners=*/{});
+    background.advance();
+    ASSERT_TRUE(background.in_flight());
+    save_known(Sharding::rows, iteration);
+    background.wait();
+    verify_shard(shard_path(disk_, iteration, rank_));
+    on_first_rank([&] { EXPECT_EQ(verify(path_).tensors, held_.tensors.size()); });
+  }
+}
+
 TEST_F(LocalCheckpoint, OldAndUnfinishedShardsAreRemoved) {
   save(3);
   const auto kept = save(5);

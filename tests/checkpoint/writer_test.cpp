@@ -2,9 +2,11 @@
 #include "checkpoint/file.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/system/parallel.hpp"
 #include "one_rank.hpp"
 
 namespace trireme::checkpoint {
@@ -92,6 +94,26 @@ TEST_F(WriterTest, ThrowsTheErrorOfTheFirstTensorThatCannotBeMade) {
     }
     EXPECT_TRUE(std::filesystem::is_empty(folder_));
   }
+}
+
+// HDF5 as distributions build it must not be used by two threads at once.
+TEST_F(WriterTest, ThreadsReadAndWriteAtTheSameTime) {
+  constexpr std::size_t kThreads = 4, kFiles = 200;
+  std::filesystem::create_directories(folder_);
+  const std::filesystem::path packed = save_step(/*iteration=*/3, /*compression=*/1);
+  std::vector<float> row(300);
+  std::iota(row.begin(), row.end(), 0.0f);
+  in_parallel(kFiles, kThreads, [&](std::size_t i) {
+    const std::filesystem::path path = folder_ / fmt::format("{}.h5", i);
+    write_checkpoint(path, {{"iteration", static_cast<std::int64_t>(i)}}, kOneRankDeck,
+                     {{"model/row", {std::ssize(row)}, row.data()}});
+    std::vector<float> read(row.size());
+    const Reader reader(path);
+    reader.read_whole("model/row", DType::f32, read.data());
+    EXPECT_EQ(read, row);
+    EXPECT_EQ(reader.header().get<std::int64_t>("iteration"), static_cast<std::int64_t>(i));
+    EXPECT_TRUE(verify(packed).structure);
+  });
 }
 
 TEST_F(WriterTest, SaysWhatItCannotWrite) {

@@ -56,7 +56,11 @@ template int checked(int, const char*);
 template hid_t checked(hid_t, const char*);
 template hssize_t checked(hssize_t, const char*);
 
-void silence() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+Lock::Lock() {
+  static std::mutex one_thread;
+  lock_ = std::unique_lock(one_thread);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // of this thread, where HDF5 knows threads
+}
 
 Handle::Handle(Handle&& other) noexcept
     : id_(std::exchange(other.id_, H5I_INVALID_HID)), close_(other.close_) {}
@@ -273,6 +277,7 @@ std::int64_t offset_of(hid_t dataset, const LocalTensor& tensor) {
 void write_hdf5(const std::string& path, const Attributes& attributes, const std::string& deck,
                 const std::vector<LocalTensor>& tensors,
                 const std::vector<std::uint64_t>& checksums, const DatasetMaker& maker) {
+  const hdf5::Lock lock;
   const Handle access = hdf5::file_access();
   // The default driver resolves symbolic links, and a file in memory has only such a path.
   TRIREME_HDF5(H5Pset_fapl_stdio, access.get());

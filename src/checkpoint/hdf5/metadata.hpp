@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -30,8 +31,16 @@ Result checked(Result result, const char* call);
 #define TRIREME_HDF5(function, ...) \
   ::trireme::checkpoint::hdf5::checked(function(__VA_ARGS__), #function)
 
-/// Stops HDF5 from printing its error stack to stderr. Every entry point calls it first.
-void silence();
+/// Exclusive use of HDF5, which two threads must not call at once unless it was built for threads,
+/// as few are. As long as it lives no other thread can have one; HDF5 prints no error stacks. Every
+/// function that calls HDF5 by itself begins with one; they do not nest.
+class Lock {
+ public:
+  Lock();
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
 
 /// Owns an HDF5 identifier.
 class Handle {

@@ -17,6 +17,13 @@ using hdf5::Handle;
 
 struct Reader::File {
   explicit File(const std::filesystem::path& path) : elements(path) {}
+  ~File() {
+    const hdf5::Lock lock;
+    handle = {};
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
   Handle handle;
   InputFile elements;
 };
@@ -234,12 +241,12 @@ TensorInfo read_info(hid_t file, std::int64_t file_bytes, const std::string& nam
 }  // namespace
 
 Reader::Reader(const std::filesystem::path& path) : path_(path) {
-  hdf5::silence();
   require_regular_file(path);
   file_ = std::make_unique<File>(path);
   header_.path = path;
   const bool has_structure = verify_structure(path);  // first: HDF5 sees no damaged metadata
   naming(path, [&] {
+    const hdf5::Lock lock;
     if (H5Fis_hdf5(path.c_str()) == 0)
       throw DataError("'{}' is not a readable checkpoint: it is no HDF5 file", path.string());
     file_->handle = TRIREME_HDF5_OPEN(H5Fclose, H5Fopen, path.c_str(), H5F_ACC_RDONLY,
@@ -267,6 +274,7 @@ void Reader::read(const TensorInfo& tensor, const grid::Hyperslabs& slabs, void*
   if (tensor.offset)
     return file_->elements.read(slabs, tensor.shape, width_of(tensor), *tensor.offset, data);
   try {
+    const hdf5::Lock lock;
     const Handle dataset = TRIREME_HDF5_OPEN(H5Dclose, H5Dopen2, file_->handle.get(),
                                              tensor.name.c_str(), H5P_DEFAULT);
     const Handle file_space = hdf5::space_of(tensor.shape);
