@@ -1,6 +1,7 @@
 // Missing disk space for the checkpoints of a run is reported before training.
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <cerrno>
 #include <limits>
 
@@ -20,7 +21,7 @@ class SmallDisk {
 
  private:
   static constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
-  inline static std::int64_t room_ = kEndless;
+  inline static std::atomic<std::int64_t> room_ = kEndless;  // other tests have threads
 };
 
 class PreflightTest : public OneRankTest {
