@@ -137,7 +137,9 @@ void BackgroundSave::wait(const std::function<void()>& publishing) {
   while (step_ != Step::idle) {
     if (thread_.joinable()) {
       // The other ranks wait for this one as long as its thread progresses.
-      comm::WatchedWork work = ranks_.work("writing '" + unfinished_.string() + "'");
+      comm::WatchedWork work = ranks_.work(
+          step_ == Step::partners ? fmt::format("copying '{}' to another node", path_.string())
+                                  : fmt::format("writing '{}'", unfinished_.string()));
       for (std::int64_t seen = progress_; !done_; std::this_thread::sleep_for(kPollInterval))
         if (const std::int64_t now = progress_; std::exchange(seen, now) != now)
           work.note_progress();
@@ -170,7 +172,9 @@ void BackgroundSave::take_next_step() {
     case Step::shard:
       if (partners_.empty()) return finish_shard();
       return run(Step::partners, [this] {
-        exchange_copies(path_.parent_path(), shard_->iteration, *thread_ranks_, partners_);
+        // To its end, also when this save is cancelled: the other nodes wait for it.
+        exchange_copies(path_.parent_path(), shard_->iteration, *thread_ranks_, partners_,
+                        [this] { ++progress_; });
       });
     case Step::partners:
       return finish_shard();
@@ -192,6 +196,15 @@ void BackgroundSave::finish_shard() {
   step_ = Step::idle;
   if (!partners_.empty()) copied_ = shard_->iteration;
   remove_older_shards();
+}
+
+void BackgroundSave::remove_newer_shards(const std::filesystem::path& folder,
+                                         std::int64_t iteration) {
+  TRIREME_CHECK(step_ == Step::idle, "'{}' is still being saved", path_.string());
+  ranks_.barrier();
+  remove_shards(folder, [&](std::int64_t each) { return each > iteration; });
+  ranks_.barrier();
+  if (thread_ranks_) copied_ = newest_copied(folder, ranks_, partners_);
 }
 
 void BackgroundSave::remove_older_shards() {

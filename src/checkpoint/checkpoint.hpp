@@ -103,6 +103,9 @@ class BackgroundSave {
   /// another's shards; where copying fails the newest older one with copies stays. Collective.
   void start_local(const std::filesystem::path& folder, const ShardHeader& header,
                    const std::vector<LocalTensor>& tensors, const std::vector<int>& partners);
+  /// Deletes the shards in `folder` of iterations after `iteration`, which a run resumes. No save
+  /// may be in flight. Collective.
+  void remove_newer_shards(const std::filesystem::path& folder, std::int64_t iteration);
   /// Makes the backend's later work wait for the copies. Call it before the tensors are changed.
   void finish_copies();
   /// Seconds for which that work has waited; 0 until advance() has seen the copies' end. On a GPU

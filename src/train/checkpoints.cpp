@@ -364,10 +364,8 @@ std::optional<std::filesystem::path> RunCheckpoints::earlier(std::int64_t back,
 
 void RunCheckpoints::save_rewound(const RunState& state) {
   // Newer local checkpoints first: a start prefers them to the one that is written here.
-  if (const auto folder = local_folder(deck_)) {
-    groups_.world->barrier();
-    checkpoint::remove_shards(*folder, [&](std::int64_t each) { return each > state.iteration; });
-  }
+  if (const auto folder = local_folder(deck_))
+    background_->remove_newer_shards(*folder, state.iteration);
   save(state, /*timers=*/nullptr);
   on_rank_zero(*groups_.world, [&] {
     const bool deletes = deck_.checkpoint.keep.has_value();

@@ -1,18 +1,33 @@
 // Local checkpoints: a shard of each rank, copies on other nodes, and the newest that is whole.
 #include "checkpoint/local/shard.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "../message_of.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint_fixture.hpp"
+#include "core/clock.hpp"
 #include "core/files.hpp"
 
 namespace trireme::checkpoint {
 namespace {
+
+/// Seconds that a message between two nodes takes, as long as one lives.
+class SlowNetwork {
+ public:
+  explicit SlowNetwork(std::chrono::milliseconds delay) { delay_ = delay; }
+  ~SlowNetwork() { delay_ = std::chrono::milliseconds(0); }
+  static void wait() { std::this_thread::sleep_for(delay_.load()); }
+
+ private:
+  inline static std::atomic<std::chrono::milliseconds> delay_{};
+};
 
 class LocalCheckpoint : public CheckpointTest {
  protected:
@@ -41,6 +56,35 @@ class LocalCheckpoint : public CheckpointTest {
           return true;
         },
         note_);
+  }
+  void start(BackgroundSave& background, std::int64_t iteration,
+             const std::vector<int>& partners) const {
+    background.start_local(disk_,
+                           {.iteration = iteration,
+                            .rank = rank_,
+                            .ranks = size_,
+                            .attributes = kAttributes,
+                            .deck = kDeck},
+                           held_.tensors, partners);
+  }
+  /// The iterations of the shards in `disk_`.
+  std::set<std::int64_t> iterations() const {
+    std::set<std::int64_t> found;
+    for (const auto& [name, path] : list_shards(disk_)) found.insert(name.iteration);
+    return found;
+  }
+  /// The copy of `iteration` on this rank's disk, another rank's.
+  std::filesystem::path copy_of(std::int64_t iteration) const {
+    return shard_path(disk_, iteration, (rank_ + size_ - 1) % size_, /*copy=*/true);
+  }
+  /// Saves `iteration`, whose last copy fails.
+  void save_without_copies(BackgroundSave& background, std::int64_t iteration) const {
+    // A folder in the place of the last rank's copy.
+    if (rank_ == size_ - 1) std::filesystem::create_directories(copy_of(iteration) / "x");
+    start(background, iteration, own_nodes());
+    EXPECT_THROW(background.wait(), IoError);
+    EXPECT_FALSE(background.in_flight());
+    if (rank_ == size_ - 1) std::filesystem::remove_all(copy_of(iteration));
   }
   std::vector<int> own_nodes() const {
     std::vector<int> nodes;
@@ -194,57 +238,80 @@ TEST_F(LocalCheckpoint, ANodeThatLostItsDiskGetsTheCopy) {
 TEST_F(LocalCheckpoint, FailedCopiesKeepTheNewestOneWithCopies) {
   if (size_ == 1) GTEST_SKIP() << "needs a second node";
   const auto backend = device::make_host_backend(1);
-  const int before = (rank_ + size_ - 1) % size_;  // whose shards this rank's node keeps
-  const auto save_with_copies = [&](BackgroundSave& background, std::int64_t iteration) {
-    background.start_local(disk_,
-                           {.iteration = iteration,
-                            .rank = rank_,
-                            .ranks = size_,
-                            .attributes = kAttributes,
-                            .deck = kDeck},
-                           held_.tensors, own_nodes());
-    background.wait();
-  };
-  const auto iterations = [&] {
-    std::set<std::int64_t> found;
-    for (const auto& [name, path] : list_shards(disk_)) found.insert(name.iteration);
-    return found;
-  };
   {
     BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
-    save_with_copies(background, 1);
-    save_with_copies(background, 2);
+    for (const std::int64_t iteration : {1, 2}) {
+      start(background, iteration, own_nodes());
+      background.wait();
+    }
     EXPECT_EQ(iterations(), (std::set<std::int64_t>{1, 2}));
   }
   // After a restart, which finds what has copies in the files.
   BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
   for (const std::int64_t iteration : {3, 4, 5}) {
-    // A folder in the place of the last rank's copy.
-    if (rank_ == size_ - 1)
-      std::filesystem::create_directories(shard_path(disk_, iteration, before, /*copy=*/true) /
-                                          "x");
-    EXPECT_THROW(save_with_copies(background, iteration), IoError);
-    EXPECT_FALSE(background.in_flight());
-    if (rank_ == size_ - 1)
-      std::filesystem::remove_all(shard_path(disk_, iteration, before, /*copy=*/true));
+    save_without_copies(background, iteration);
     EXPECT_EQ(iterations(), (std::set<std::int64_t>{2, iteration}));
-    EXPECT_TRUE(std::filesystem::exists(shard_path(disk_, 2, before, /*copy=*/true)));
+    EXPECT_TRUE(std::filesystem::exists(copy_of(2)));
+    for (const auto& entry : std::filesystem::directory_iterator(disk_))
+      EXPECT_NE(entry.path().extension(), ".part") << entry.path();
   }
-  save_with_copies(background, 6);
+  start(background, 6, own_nodes());
+  background.wait();
   EXPECT_EQ(iterations(), (std::set<std::int64_t>{5, 6}));
+}
+
+TEST_F(LocalCheckpoint, ARunThatGoesBackKeepsItsNewestOneWithCopies) {
+  if (size_ == 1) GTEST_SKIP() << "needs a second node";
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  for (const std::int64_t iteration : {20, 30}) {
+    start(background, iteration, own_nodes());
+    background.wait();
+  }
+  background.remove_newer_shards(disk_, 20);
+  EXPECT_EQ(iterations(), (std::set<std::int64_t>{20}));
+  for (const std::int64_t iteration : {22, 24}) {
+    save_without_copies(background, iteration);
+    EXPECT_EQ(iterations(), (std::set<std::int64_t>{20, iteration}));
+    EXPECT_TRUE(std::filesystem::exists(copy_of(20)));
+  }
+}
+
+TEST_F(LocalCheckpoint, AShardThatCannotBeReadHasNoCopy) {
+  if (size_ == 1) GTEST_SKIP() << "needs a second node";
+  const auto own = save(3);
+  if (rank_ == 0) std::filesystem::remove(own);
+  if (rank_ < 2)
+    EXPECT_THROW(exchange_copies(disk_, 3, *world_, own_nodes()), IoError);
+  else
+    exchange_copies(disk_, 3, *world_, own_nodes());
+  EXPECT_EQ(std::filesystem::exists(copy_of(3)), rank_ != 1);
+  EXPECT_FALSE(std::filesystem::exists(copy_of(3).string() + ".part"));
+}
+
+// A copy to another node may take longer than comm.timeout, as long as it progresses.
+TEST_F(LocalCheckpoint, SlowCopiesAreNoStall) {
+  if (size_ == 1) GTEST_SKIP() << "needs a second node";
+  const auto backend = device::make_host_backend(1);
+  constexpr double kTimeout = 4.0;
+  world_->set_timeout(kTimeout);
+  {
+    BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+    const SlowNetwork network(std::chrono::milliseconds(1500));
+    const Stopwatch watch;
+    start(background, 1, own_nodes());
+    background.wait();
+    EXPECT_GT(watch.seconds(), kTimeout) << "the network was not slow";
+  }
+  world_->set_timeout(60 * kTimeout);  // MPI_Finalize keeps to it, too
+  EXPECT_TRUE(std::filesystem::exists(copy_of(1)));
 }
 
 TEST_F(LocalCheckpoint, AShardThatCannotBeDroppedEndsNoSave) {
   const auto backend = device::make_host_backend(1);
   BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
   const auto save_next = [&](std::int64_t iteration, const std::vector<int>& partners) {
-    background.start_local(disk_,
-                           {.iteration = iteration,
-                            .rank = rank_,
-                            .ranks = size_,
-                            .attributes = kAttributes,
-                            .deck = kDeck},
-                           held_.tensors, partners);
+    start(background, iteration, partners);
     background.wait();
     EXPECT_FALSE(background.in_flight());
     verify_shard(shard_path(disk_, iteration, rank_));
@@ -262,10 +329,7 @@ TEST_F(LocalCheckpoint, NothingIsPromisedWhileFirstCopiesAreMade) {
   if (size_ == 1) GTEST_SKIP() << "needs a second node";
   const auto backend = device::make_host_backend(1);
   BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
-  background.start_local(
-      disk_,
-      {.iteration = 1, .rank = rank_, .ranks = size_, .attributes = kAttributes, .deck = kDeck},
-      held_.tensors, own_nodes());
+  start(background, 1, own_nodes());
   while (!background.advance()) EXPECT_FALSE(background.publishes());
 }
 
@@ -274,13 +338,7 @@ TEST_F(LocalCheckpoint, SharedOnesAreSavedWhileOneIsWritten) {
   const auto backend = device::make_host_backend(1);
   BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
   for (std::int64_t iteration = 1; iteration <= 20; ++iteration) {
-    background.start_local(disk_,
-                           {.iteration = iteration,
-                            .rank = rank_,
-                            .ranks = size_,
-                            .attributes = kAttributes,
-                            .deck = kDeck},
-                           held_.tensors, /*partners=*/{});
+    start(background, iteration, /*partners=*/{});
     background.advance();
     ASSERT_TRUE(background.in_flight());
     save_known(Sharding::rows, iteration);
@@ -306,3 +364,13 @@ TEST_F(LocalCheckpoint, OldAndUnfinishedShardsAreRemoved) {
 
 }  // namespace
 }  // namespace trireme::checkpoint
+
+/// Stands in for MPI's.
+extern "C" int MPI_Sendrecv(const void* sent, int sent_count, MPI_Datatype sent_type, int to,
+                            int sent_tag, void* received, int received_count,
+                            MPI_Datatype received_type, int from, int received_tag, MPI_Comm group,
+                            MPI_Status* status) {
+  trireme::checkpoint::SlowNetwork::wait();
+  return PMPI_Sendrecv(sent, sent_count, sent_type, to, sent_tag, received, received_count,
+                       received_type, from, received_tag, group, status);
+}

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -36,68 +38,93 @@ std::vector<int> nodes_of(comm::MpiCommunicator& world) {
 
 namespace {
 
+/// One end of a transfer: after an error nothing more is done there.
+class End {
+ public:
+  template <typename Work>
+  void attempt(const Work& work) {
+    if (error_) return;
+    try {
+      work();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+  bool has_failed() const { return error_ != nullptr; }
+  void rethrow_error() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
 /// Sends the file `source` to rank `to`, and writes what rank `from` sends to `target`; -1 for no
-/// rank. An error of one end is thrown there after the exchange, so that the other end never waits:
-/// what it has received then does not match its checksum, or is not complete.
+/// rank. An error of one end is thrown there after the exchange, so that the other end never waits;
+/// where `source` cannot be read the other rank throws as well, and has no `target`. Calls
+/// `progressed`, which must not throw, after every few MiB.
 void transfer(comm::MpiCommunicator& ranks, const std::filesystem::path& source, int to, int from,
-              const std::filesystem::path& target) {
+              const std::filesystem::path& target, const std::function<void()>& progressed) {
   constexpr int kTag = 17;
   constexpr std::int64_t kChunk = std::int64_t{8} << 20;
-  std::exception_ptr error;
-  const auto attempt = [&](const auto& work) {
-    try {
-      if (!error) work();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  };
   const auto exchange = [&](const void* out, std::int64_t out_bytes, void* in,
                             std::int64_t in_bytes) {
     TRIREME_MPI(MPI_Sendrecv(out, static_cast<int>(out_bytes), MPI_BYTE,
                              to < 0 ? MPI_PROC_NULL : to, kTag, in, static_cast<int>(in_bytes),
                              MPI_BYTE, from < 0 ? MPI_PROC_NULL : from, kTag, ranks.handle(),
                              MPI_STATUS_IGNORE));
+    progressed();
   };
+  End sender, receiver;
   std::optional<ReadFile> input;
   std::optional<PartFile> file;
   std::filesystem::path part;
   std::int64_t sent = 0, received = 0;
-  attempt([&] {
+  sender.attempt([&] {
     if (to >= 0) sent = static_cast<std::int64_t>(input.emplace(source).size());
   });
   exchange(&sent, sizeof sent, &received, sizeof received);
-  attempt([&] {
+  receiver.attempt([&] {
     if (from < 0) return;
     part = create_part(target);
     reserve_space(part, received);
-    file.emplace(part, [] {});
+    file.emplace(part, progressed);
   });
   std::vector<std::byte> out(static_cast<std::size_t>(kChunk)), in(out.size());
   for (std::int64_t at = 0; at < std::max(sent, received); at += kChunk) {
     const std::int64_t out_bytes = std::clamp<std::int64_t>(sent - at, 0, kChunk);
     const std::int64_t in_bytes = std::clamp<std::int64_t>(received - at, 0, kChunk);
-    attempt([&] {
+    sender.attempt([&] {
       if (out_bytes > 0)
         input->read(static_cast<std::size_t>(at), out.data(), static_cast<std::size_t>(out_bytes));
     });
     exchange(out.data(), out_bytes, in.data(), in_bytes);
-    attempt([&] {
+    receiver.attempt([&] {
       if (in_bytes > 0) file->write(in.data(), in_bytes, at);
     });
   }
-  attempt([&] {
+  const char was_read = !sender.has_failed();
+  char is_whole = 1;
+  exchange(&was_read, sizeof was_read, &is_whole, sizeof is_whole);
+  receiver.attempt([&] {
     if (!file) return;
+    if (is_whole == 0)
+      throw IoError("cannot copy to '{}': rank {} cannot read it", target.string(), from);
     file->resize(received);
     file->sync();
     rename_part(part, target);
   });
-  if (error) std::rethrow_exception(error);
+  std::error_code ignored;
+  if (receiver.has_failed() && !part.empty()) std::filesystem::remove(part, ignored);
+  sender.rethrow_error();
+  receiver.rethrow_error();
 }
 
 }  // namespace
 
 void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration,
-                     comm::MpiCommunicator& ranks, const std::vector<int>& nodes) {
+                     comm::MpiCommunicator& ranks, const std::vector<int>& nodes,
+                     const std::function<void()>& progressed) {
   const int count = *std::max_element(nodes.begin(), nodes.end()) + 1;
   std::vector<std::vector<int>> members(static_cast<std::size_t>(count));
   for (std::size_t rank = 0; rank < nodes.size(); ++rank)
@@ -109,7 +136,7 @@ void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration
       std::find(members[node].begin(), members[node].end(), ranks.rank()) - members[node].begin());
   const int to = members[next].at(place), from = members[before].at(place);
   transfer(ranks, shard_path(folder, iteration, ranks.rank()), to, from,
-           shard_path(folder, iteration, from, /*copy=*/true));
+           shard_path(folder, iteration, from, /*copy=*/true), progressed);
 }
 
 std::int64_t newest_copied(const std::filesystem::path& folder, comm::MpiCommunicator& ranks,
@@ -163,11 +190,12 @@ void distribute(const std::filesystem::path& folder, comm::MpiCommunicator& worl
     if (seen_by.contains(owner)) continue;
     const int sender = *seen_by.begin();
     comm::agree(world, [&, owner = owner] {
-      const comm::WatchedWork work = world.work("copying a local checkpoint", /*minimum=*/60.0);
+      comm::WatchedWork work = world.work("copying a local checkpoint", /*minimum=*/60.0);
+      const auto progressed = [&] { work.note_progress(); };
       if (world.rank() == sender)
-        transfer(world, *find_shard(folder, iteration, owner), owner, -1, {});
+        transfer(world, *find_shard(folder, iteration, owner), owner, -1, {}, progressed);
       else if (world.rank() == owner)
-        transfer(world, {}, -1, sender, shard_path(folder, iteration, owner));
+        transfer(world, {}, -1, sender, shard_path(folder, iteration, owner), progressed);
     });
   }
 }

@@ -81,10 +81,12 @@ void rename_part(const std::filesystem::path& part, const std::filesystem::path&
 // ---- copies on other nodes
 
 /// Sends the shard of `iteration` to the next node and receives that of the node before; blocks.
-/// Every rank is on one end of both. Threads may call it, with a group that nothing else uses.
-/// Collective over `ranks`. Throws IoError, InternalError.
-void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration,
-                     comm::MpiCommunicator& ranks, const std::vector<int>& nodes);
+/// Every rank is on one end of both. Calls `progressed`, which must not throw, after every few MiB.
+/// Threads may call it, with a group that nothing else uses. Collective over `ranks`. Throws
+/// IoError, InternalError; then there is no copy, nor a part of one.
+void exchange_copies(
+    const std::filesystem::path& folder, std::int64_t iteration, comm::MpiCommunicator& ranks,
+    const std::vector<int>& nodes, const std::function<void()>& progressed = [] {});
 
 /// The newest iteration of which each of the `nodes` has copies of another's shards in `folder`; -1
 /// without. Collective over `ranks`.
