@@ -145,6 +145,7 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
     if (deck.checkpoint.load && checkpoint::is_foreign(*deck.checkpoint.load)) lock();
     std::vector<std::string> notes;
     const deck::Deck starting = with_converted_checkpoint(deck, vocabulary.size, restart, notes);
+    if (restart == "never") start.lock.reset();  // find_restart() takes it to move the folder aside
     start.restart = train::find_restart(starting, restart, options.training_data);
     start.restart.notes.insert(start.restart.notes.begin(), notes.begin(), notes.end());
     lock();

@@ -178,6 +178,10 @@ class Foreign(ForeignTest):
             self.pretrain(name, f"checkpoint.load={folder}", "train.exit_interval=1000 iterations")
             found = {event["iteration"]: event["loss"] for event in self.events(name, "train")}
             self.assertEqual(found, dict(enumerate(self.losses("run")[10:], start=11)))
+        # And without them it starts over, in a new folder.
+        result = self.pretrain(name, f"checkpoint.load={folder}", "train.exit_interval=15 iterations", "--restart", "never")
+        self.assertIn(f"moved the old run folder to '{self.folder / name}.1'", result.out)
+        self.assertEqual([event["iteration"] for event in self.events(name, "train")], list(range(11, 16)))
         damaged = next(folder.glob("*/zero/*/fp32.pt"))
         damaged.write_bytes(b"nothing")
         self.pretrain("fails", f"checkpoint.load={folder}", code=DATA)
