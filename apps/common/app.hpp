@@ -343,6 +343,8 @@ inline int run_app(const char* program, int argc, char** argv,
                    const std::function<ExitCode(int, char**)>& body) {
   occupy_standard_streams();
   for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+  // Some daemons ignore it, which their children inherit: then no child of ours has an exit code.
+  std::signal(SIGCHLD, SIG_DFL);
   const VerboseNotes notes(program, argc, argv);
   const auto report = [&](ExitCode code, const char* message) {
     // The lines of a deck's errors begin with their place in it, for editors that jump there.

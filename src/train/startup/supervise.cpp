@@ -133,7 +133,8 @@ int wait_for(const Started& child, const SupervisedRun& run) {
   LauncherWatch watch(child.process, run.launcher_timeout);
   bool asked = false, open = true, hung = false;
   int status = 0;
-  while (::waitpid(child.process, &status, WNOHANG) == 0) {
+  pid_t ended = 0;
+  while ((ended = ::waitpid(child.process, &status, WNOHANG)) == 0) {
     if (stop_signal() != 0 && !asked) {
       asked = true;
       say("stopping the run");
@@ -153,6 +154,7 @@ int wait_for(const Started& child, const SupervisedRun& run) {
   // Ranks that outlive their launcher may keep the pipe open.
   for (const Stopwatch watch; open && watch.seconds() < 1.0;)
     open = child.output->pass_on(kPollInterval);
+  TRIREME_CHECK(ended == child.process, "the exit code of the launcher is lost");
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
   return hung ? recorded_exit_code(run.folder, began).value_or(code) : code;
 }

@@ -38,6 +38,13 @@ class Launch(RunTest):
                               env={**os.environ, "TMPDIR": "/dev/null/none"}, check=False)
         self.assertEqual(done.returncode, FINISHED, done.stderr)
 
+    def test_a_launcher_has_an_exit_code_where_the_parent_ignores_children(self):
+        """As daemons do: ignored signals are inherited."""
+        ignoring = ["sh", "-c", 'trap "" CHLD; exec "$@"', "sh"]
+        with Started([*ignoring, *self.train_words("run", "--supervise=false", "--max-restarts", "0")]) as started:
+            result = started.finish()
+        self.assertEqual(result.code, FAILED, result)
+
     def together(self, *words):
         """Two ranks, each with its own command: lists of words."""
         contexts = []
