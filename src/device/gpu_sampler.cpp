@@ -4,8 +4,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <fstream>
 #include <limits>
+#include <mutex>
+#include <utility>
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -77,6 +80,8 @@ namespace {
 
 constexpr std::chrono::seconds kInterval{1};  // the driver's own figures change no faster
 constexpr int kSamplesPerLine = 10;
+constexpr std::chrono::seconds kSampleTimeout{
+    2};  // for a sample under way, which takes milliseconds
 constexpr double kUntold = std::numeric_limits<double>::quiet_NaN();
 
 /// "97 %", or "-" for what is not told.
@@ -127,48 +132,68 @@ std::string reading_line(const GpuReading& reading, double time) {
                      with_unit(reading.temperature, 0, "C"), with_unit(reading.power, 1, "W"));
 }
 
+struct GpuSampler::Samples {
+  Nvml nvml;
+  std::filesystem::path log;
+  GpuMeans for_log = {};  ///< the thread's own
+  std::mutex mutex = {};  ///< of the next four
+  std::condition_variable changed = {};
+  bool stop = false, ended = false;
+  GpuMeans for_caller = {};
+
+  /// Samples until `stop`.
+  void run() {
+    for (int samples = 0;; ++samples) {
+      if (samples % kSamplesPerLine == 0) write_log();
+      {
+        std::unique_lock lock(mutex);
+        if (changed.wait_for(lock, kInterval, [this] { return stop; })) return;
+      }
+      // The run waits neither for the driver nor for the file.
+      const std::vector<GpuReading> readings = nvml.read();
+      for_log.add(readings);
+      const std::lock_guard lock(mutex);
+      for_caller.add(readings);
+    }
+  }
+
+  void write_log() {
+    std::ofstream file(log, std::ios::app);
+    for (const GpuReading& reading : for_log.take())
+      file << reading_line(reading, unix_time()) << '\n';
+  }
+};
+
 GpuSampler::GpuSampler(Nvml nvml, const std::filesystem::path& log)
-    : nvml_(std::move(nvml)), log_(log) {
-  const std::vector<GpuReading> first = nvml_.read();
+    : samples_(new Samples{.nvml = std::move(nvml), .log = log}) {
+  const std::vector<GpuReading> first = samples_->nvml.read();
   gpus_ = static_cast<int>(first.size());
-  for_caller_.add(first);
-  for_log_.add(first);
-  thread_ = std::thread([this] { run(); });
+  samples_->for_caller.add(first);
+  samples_->for_log.add(first);
+  thread_ = std::thread([samples = samples_] {
+    samples->run();
+    const std::lock_guard lock(samples->mutex);
+    samples->ended = true;
+    samples->changed.notify_one();
+  });
 }
 
 GpuSampler::~GpuSampler() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+  std::unique_lock lock(samples_->mutex);
+  samples_->stop = true;
+  samples_->changed.notify_one();
+  // With a lost GPU the driver may hang: the run ends all the same, and says why.
+  if (samples_->changed.wait_for(lock, kSampleTimeout, [this] { return samples_->ended; })) {
+    lock.unlock();
+    thread_.join();
+  } else {
+    thread_.detach();
   }
-  stopped_.notify_one();
-  thread_.join();
 }
 
 std::vector<GpuReading> GpuSampler::take() {
-  const std::lock_guard lock(mutex_);
-  return for_caller_.take();
-}
-
-void GpuSampler::run() {
-  for (int samples = 0;; ++samples) {
-    if (samples % kSamplesPerLine == 0) write_log();
-    {
-      std::unique_lock lock(mutex_);
-      if (stopped_.wait_for(lock, kInterval, [this] { return stop_; })) return;
-    }
-    // The run waits neither for the driver nor for the file.
-    const std::vector<GpuReading> readings = nvml_.read();
-    for_log_.add(readings);
-    const std::lock_guard lock(mutex_);
-    for_caller_.add(readings);
-  }
-}
-
-void GpuSampler::write_log() {
-  std::ofstream log(log_, std::ios::app);
-  for (const GpuReading& reading : for_log_.take())
-    log << reading_line(reading, unix_time()) << '\n';
+  const std::lock_guard lock(samples_->mutex);
+  return samples_->for_caller.take();
 }
 
 }  // namespace trireme::device

@@ -1,11 +1,9 @@
 // GPU measurements through NVIDIA's management library (NVML).
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,6 +91,7 @@ class GpuSampler {
   /// Every ten seconds the summary of these is appended to the file at `log`, a line for each GPU;
   /// one that cannot be written is left alone.
   GpuSampler(Nvml nvml, const std::filesystem::path& log);
+  /// Leaves the thread behind where the driver does not answer for seconds.
   ~GpuSampler();
   GpuSampler(const GpuSampler&) = delete;
 
@@ -102,17 +101,11 @@ class GpuSampler {
   std::vector<GpuReading> take();
 
  private:
-  void run();
-  void write_log();
+  /// What the thread works with, which may outlive the sampler.
+  struct Samples;
 
-  Nvml nvml_;
-  std::filesystem::path log_;
+  std::shared_ptr<Samples> samples_;
   int gpus_ = 0;
-  GpuMeans for_log_;  ///< the thread's own
-  std::mutex mutex_;  ///< of the next three
-  std::condition_variable stopped_;
-  bool stop_ = false;
-  GpuMeans for_caller_;
   std::thread thread_;
 };
 

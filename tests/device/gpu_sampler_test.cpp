@@ -1,13 +1,19 @@
 #include "device/gpu_sampler.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <fstream>
+#include <memory>
+#include <thread>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 
@@ -89,6 +95,25 @@ TEST_F(NvmlTest, TheSamplerWritesALineForEachGpuImmediately) {
   EXPECT_NE(text.find("GPU 0: 97 %, 62464 MiB of 81920 MiB, 65 C, 612.3 W\n"), std::string::npos)
       << text;
   EXPECT_NE(text.find("GPU 1: -, 62464 MiB of 81920 MiB, 65 C, -\n"), std::string::npos) << text;
+  std::filesystem::remove(log);
+}
+
+TEST_F(NvmlTest, TheSamplerLeavesADriverThatHangs) {
+  const auto folder = std::filesystem::temp_directory_path();
+  const auto log = folder / fmt::format("gpus.{}", ::getpid());
+  const auto pipe = folder / fmt::format("utilisation.{}", ::getpid());
+  setenv("FAKE_NVML", pipe.c_str(), 1);
+  auto sampler = std::make_unique<GpuSampler>(Nvml({}), log);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  int writer = -1;  // there is none until the thread reads, which then waits for what is written
+  while ((writer = ::open(pipe.c_str(), O_WRONLY | O_NONBLOCK)) < 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const Stopwatch watch;
+  sampler.reset();
+  EXPECT_GT(watch.seconds(), 1.0) << "nothing hung";
+  ::close(writer);  // lets the thread go
+  unsetenv("FAKE_NVML");
+  std::filesystem::remove(pipe);
   std::filesystem::remove(log);
 }
 
