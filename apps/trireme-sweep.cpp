@@ -88,6 +88,9 @@ Arguments parse(int argc, char** argv) {
   if ((formats > 0 || arguments.has("beside")) && arguments.task != Task::table)
     throw UsageError("--csv, --markdown, --json and --beside are options of 'table'");
   if (formats > 1) throw UsageError("choose one of --csv, --markdown and --json");
+  if (arguments.has("max-ranks"))
+    if (const int ranks = arguments.deck.values["max-ranks"].as<int>(); ranks < 1)
+      throw UsageError("--max-ranks {}: expected 1 or more", ranks);
   if (arguments.has("sbatch") && !arguments.has("submit"))
     throw UsageError("--sbatch goes with --submit");
   if ((arguments.has("submit") || arguments.has("print")) && arguments.task != Task::run)

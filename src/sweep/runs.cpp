@@ -153,7 +153,7 @@ PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
     } catch (const deck::InvalidDeck& error) {
       add_errors(error, sweep.section, run, errors);
     } catch (const Error& error) {
-      if (error.code() == ExitCode::internal) throw;
+      if (error.code() == ExitCode::internal || error.code() == ExitCode::usage) throw;
       errors.add(fmt::format("{}: {}", deck_path.string(), error.what()), run.name);
     }
   }
@@ -355,11 +355,28 @@ Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queu
 
 void refuse_other_run(const PlannedSweep& sweep, const PlannedRun& run) {
   if (!fs::exists(run.folder / "checkpoints" / "latest")) return;
-  for (const deck::Change& change : changes_of(sweep, run))
+  std::vector<deck::Change> changes = changes_of(sweep, run);
+  for (const deck::Change& change : changes)
     if (change.rule == deck::RestartRule::immutable)
       throw deck::InvalidDeck(fmt::format(
           "{}: trained with {} = {}, which is {} now; move the folder away to train afresh",
           run.folder.string(), change.key, change.before, change.after));
+  // How a finished run was computed may differ from how the others are.
+  std::erase_if(changes, [](const deck::Change& change) {
+    return change.key == "batch.micro" || change.key.starts_with("parallel.") ||
+           change.key.starts_with("recompute.") || change.key.starts_with("comm.");
+  });
+  if (changes.empty()) return;
+  // It would end at once, and its old losses would stand under the new keys.
+  const deck::Progress trained = train::check_restart(run.deck, "latest").progress;
+  if (trained.iteration < deck::end_of_run(run.deck, trained).iteration) return;
+  std::vector<std::string> keys;
+  for (const deck::Change& change : changes)
+    keys.push_back(fmt::format("{} = {} ({} now)", change.key, change.before, change.after));
+  throw deck::InvalidDeck(fmt::format(
+      "{}: nothing is left to train after iteration {}, which was trained with {}; choose another "
+      "run.output, or move the folder away to train afresh",
+      run.folder.string(), trained.iteration, fmt::join(keys, ", ")));
 }
 
 bool is_in_use(const fs::path& run_folder) {

@@ -128,7 +128,8 @@ deck::Deck run_deck(const PlannedSweep& sweep, const deck::SweepRun& run, deck::
                     bool need_data);
 
 /// Expands, checks and plans a sweep. Throws DeckError with every error of every run, each said
-/// once with the runs that have it; IoError when the deck cannot be read. Writes nothing.
+/// once with the runs that have it; IoError when the deck cannot be read; what options.memory
+/// throws. Writes nothing.
 PlannedSweep plan_sweep(const std::filesystem::path& deck_path,
                         const std::vector<std::string>& overrides, const CheckOptions& options);
 
@@ -222,7 +223,8 @@ using Queue = std::map<int, State>;
 Status status_of(const PlannedSweep& sweep, std::size_t index, const Queue& queue = {});
 
 /// Throws DeckError when the run's folder holds checkpoints of another run: with another model,
-/// seed or data than the run's deck. The trainer would refuse to resume from them.
+/// seed or data than the run's deck, from which the trainer would refuse to resume, or with other
+/// keys at the end of the run, where nothing would be trained with the new ones.
 void refuse_other_run(const PlannedSweep& sweep, const PlannedRun& run);
 
 /// Whether a process of this machine trains in `run_folder` right now.

@@ -185,6 +185,10 @@ TEST(SweepErrors, Values) {
   expect_error("lr.yaml:14:9: sweep.run.seed = 4: " + expected, "sweep: {run.seed: 4}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed: the list is empty", "sweep: {run.seed: []}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed: 4 is there twice", "sweep: {run.seed: [4, 4]}\n");
+  expect_error("lr.yaml:14:9: sweep.optimizer.clip: 0.001 (1e-3) is there twice",
+               "sweep: {optimizer.clip: [1e-3, 0.01, 0.001]}\n");
+  expect_error("lr.yaml:14:9: sweep.run.seed: 1000 (1k) is there twice",
+               "sweep: {run.seed: [1k, 1000]}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed = 5..1: steps of 1 never lead from 5 to 1",
                "sweep: {run.seed: 5..1}\n");
   expect_error("lr.yaml:14:9: sweep.run.seed = 1..x: expected a whole number",

@@ -97,6 +97,10 @@ TEST_F(SweepTest, RunsThatDoNotFitWhereTheyStart) {
     return plan::AvailableMemory{std::size_t{1} << 40, "that a host has (--memory)"};
   };
   EXPECT_EQ(plan({}, options).runs.size(), 4u);
+  options.memory = [](const deck::Deck&) -> plan::AvailableMemory {
+    throw UsageError("--memory 0: expected a size");
+  };
+  EXPECT_THROW(plan({}, options), UsageError) << "no run's deck is to blame";
 }
 
 TEST_F(SweepTest, CommandsOfRuns) {

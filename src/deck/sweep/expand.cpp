@@ -121,6 +121,19 @@ std::optional<std::vector<std::string>> counted_values(const Item& item) {
   return steps_between(from, static_cast<double>(read_whole(end)), 1);
 }
 
+/// A number in its shortest form, so that 1e-3 is 0.001; other text as it is.
+std::string value_key(const std::string& text) {
+  try {
+    return fmt::format("{}", parse_whole(text, Suffix::allowed));
+  } catch (const BadValue&) {  // no whole number
+  }
+  try {
+    return fmt::format("{}", parse_real(text));
+  } catch (const BadValue&) {
+    return text;
+  }
+}
+
 }  // namespace
 
 std::string override_text(const Item& item) {
@@ -142,9 +155,13 @@ std::vector<std::string> list_values(const Item& item) {
         "expected a list [a, b, ...], a range such as 1..8, or {from: A, to: B, step: C}; what all "
         "runs share belongs in its own section");
   }
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (std::find(values.begin(), values.begin() + i, values[i]) != values.begin() + i)
-      throw BadValue(fmt::format("{} is there twice", values[i].empty() ? "~" : values[i]));
+  std::map<std::string, std::string> seen;  // by value_key()
+  for (const std::string& value : values) {
+    const auto [first, is_new] = seen.try_emplace(value_key(value), value);
+    if (is_new) continue;
+    const std::string also = first->second == value ? "" : fmt::format(" ({})", first->second);
+    throw BadValue(fmt::format("{}{} is there twice", value.empty() ? "~" : value, also));
+  }
   return values;
 }
 

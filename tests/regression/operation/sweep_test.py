@@ -105,6 +105,15 @@ class Local(SweepTest):
         self.assertTrue(self.sweep(longer, task="status").out.endswith("4 runs: 4 finished\n"))
         self.assertEqual(len(self.losses(self.run_folder(NAMES[0]))), ITERATIONS + 5)
 
+        # The layout of finished runs is theirs. Nothing would be trained with other keys.
+        self.assertTrue(self.sweep(longer, "parallel.zero=0").out.endswith("4 runs: 4 finished\n"))
+        for words, before in ((("optimizer.clip=0.5",), "optimizer.clip = 1 (0.5 now)"),
+                              (("train.iterations=5",), f"train.iterations = {ITERATIONS + 5} (5 now)")):
+            result = self.sweep(longer, *words, code=DECK)
+            self.assertIn(f"out/{NAMES[0]}: nothing is left to train after iteration {ITERATIONS + 5}, which was "
+                          f"trained with {before}; choose another run.output", result.err)
+            self.assertIn("\n4 errors; nothing was started.", result.err)
+
         # Another model is another sweep.
         result = self.sweep("model.layers=8", code=DECK)
         self.assertIn("trained with model.layers = 4, which is 8 now; move the folder away", result.err)
