@@ -40,7 +40,7 @@ constexpr const char* kUsage =
     "           the values of every training line and evaluation as comma-separated values\n"
     "       trireme-report diff RUN|LOG RUN|LOG\n"
     "           versions, deck keys and losses that differ; exit code 1 when decks or losses\n"
-    "           differ, 0 when they are equal\n"
+    "           differ, or no iteration is reported by both, 0 when they are equal\n"
     "       trireme-report goodput RUN [--json]\n"
     "           where the time of a run went, over all its starts: useful iterations, lost ones,\n"
     "           start-up, checkpoints, between starts; by what ended the starts\n\n";
@@ -111,6 +111,11 @@ std::vector<report::RunHistory> read_runs(const Words& words) {
   return runs;
 }
 
+/// Says on standard error what is wrong with one of several runs.
+void warn(const std::string& message) {
+  std::fputs(fmt::format("{}: {}\n", kProgram, message).c_str(), stderr);
+}
+
 /// Throws DataError for a file that is neither a log nor a run: it has no line of a run.
 void require_lines(const report::RunHistory& run) {
   if (run.train.empty() && run.validation.empty() && run.deck.empty())
@@ -157,7 +162,7 @@ ExitCode summary(const po::variables_map& values, const Words& words) {
   ExitCode code = ExitCode::success;
   // A problem with one run does not hide the rows of the others.
   const auto report_problem = [&](const std::string& message, ExitCode of_message) {
-    std::fputs(fmt::format("trireme-report: {}\n", message).c_str(), stderr);
+    warn(message);
     code = of_message;
   };
   for (const std::string& word : words) {
@@ -182,16 +187,27 @@ po::options_description plot_options() {
   return options;
 }
 
+/// `runs` without those that have no training line, such as those that start up, which are named on
+/// standard error; all of them where none has one.
+std::vector<report::RunHistory> plottable(std::vector<report::RunHistory> runs) {
+  const auto is_empty = [](const report::RunHistory& run) { return run.train.empty(); };
+  if (std::ranges::all_of(runs, is_empty)) return runs;
+  for (const report::RunHistory& run : runs)
+    if (is_empty(run)) warn(run.name + ": no training line in it");
+  std::erase_if(runs, is_empty);
+  return runs;
+}
+
 /// Curves of runs and logs as an SVG.
 ExitCode plot(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("plot: no run folder and no log is given");
   const std::filesystem::path output = picture_of(values, "plot", "plots are SVG files", ".svg");
   const report::PlotAxis axis = axis_of(values["x"].as<std::string>());
   const report::Chart chart =
-      report::plot_runs(read_runs(words), axis, values.count("log-loss") > 0);
+      report::plot_runs(plottable(read_runs(words)), axis, values.count("log-loss") > 0);
   write_file_atomically(output, report::to_svg(chart));
   print_out(fmt::format("{}: {} of {}\n", output.string(), counted(chart.panels.size(), "panel"),
-                        counted(words.size(), "run")));
+                        counted(chart.names.size(), "run")));
   return ExitCode::success;
 }
 
@@ -206,7 +222,8 @@ po::options_description html_options() {
 ExitCode html(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("html: no run folder and no log is given");
   const std::filesystem::path output = picture_of(values, "html", "a page is HTML", ".html");
-  const std::string page = report::html_page({words.begin(), words.end()}, progress_output(values));
+  const std::string page =
+      report::html_page({words.begin(), words.end()}, progress_output(values), warn);
   write_file_atomically(output, page);
   print_out(
       fmt::format("{}: {}\n", output.string(), human_bytes(static_cast<double>(page.size()))));
@@ -247,6 +264,16 @@ po::options_description export_options() {
   return options;
 }
 
+/// `words` and the files of the run folders in which they are or which they name.
+Words with_run_files(const Words& words) {
+  Words files = words;
+  for (const std::filesystem::path path : words)
+    for (const char* name : {"metrics.jsonl", "console.log", "deck.yaml"})
+      files.push_back(
+          ((std::filesystem::is_directory(path) ? path : path.parent_path()) / name).string());
+  return files;
+}
+
 /// The values of all training lines.
 ExitCode export_values(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("export: no run folder and no log is given");
@@ -254,7 +281,7 @@ ExitCode export_values(const po::variables_map& values, const Words& words) {
   for (const report::RunHistory& run : runs) require_lines(run);
   const std::string table = report::export_csv(runs);
   if (values.count("output"))
-    write_file_atomically(output_of(values, "output", words), table);
+    write_file_atomically(output_of(values, "output", with_run_files(words)), table);
   else
     print_out(table);
   return ExitCode::success;
@@ -262,7 +289,8 @@ ExitCode export_values(const po::variables_map& values, const Words& words) {
 
 po::options_description diff_options() { return po::options_description("Options of diff"); }
 
-/// The differences of two runs. Exit code 1 when decks or losses differ, else 0.
+/// The differences of two runs. Exit code 1 when decks or losses differ or cannot be compared,
+/// else 0.
 ExitCode diff(const po::variables_map&, const Words& words) {
   if (words.size() != 2)
     throw UsageError("diff: expected two run folders or logs, not {}", words.size());

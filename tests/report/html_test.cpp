@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "../message_of.hpp"
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
@@ -76,6 +77,21 @@ TEST(HtmlPage, TakesFoldersOfRuns) {
   EXPECT_EQ(data["runs"][1]["name"], "b");
   std::filesystem::create_directories(folder.path() / "c" / "d");
   EXPECT_THROW(html_page({folder.path() / "c"}), IoError);
+}
+
+TEST(HtmlPage, LeavesOutRunsThatStartUp) {
+  const ScratchFolder folder;
+  make_run(folder.path() / "b");
+  std::filesystem::create_directories(folder.path() / "a");
+  std::ofstream(folder.path() / "a" / "metrics.jsonl") << json_line(StartEvent{}, 1) << '\n';
+  const std::string problem = (folder.path() / "a").string() + ": no training line in it";
+  std::string said;
+  const std::string page =
+      html_page({folder.path()}, nullptr, [&](const std::string& message) { said += message; });
+  EXPECT_EQ(said, problem);
+  ASSERT_EQ(data_of(page)["runs"].size(), 1u);
+  EXPECT_EQ(data_of(page)["runs"][0]["name"], "b");
+  EXPECT_EQ(message_of<DataError>([&] { html_page({folder.path() / "a"}); }), problem);
 }
 
 TEST(TraceFile, IsReadAsItWasWritten) {

@@ -292,13 +292,10 @@ PageJson run_json(const fs::path& path, std::FILE* progress) {
   } else {
     run = path.extension() == ".jsonl" ? events_of(path, progress) : rows_of_log(path);
   }
-  if (run["train"]["rows"] == 0) throw DataError("{}: no training line in it", path.string());
   return run;
 }
 
 namespace {
-
-namespace fs = std::filesystem;
 
 /// `paths`, with the runs in a folder of runs.
 std::vector<fs::path> expand(const std::vector<fs::path>& paths) {
@@ -371,15 +368,21 @@ std::string replaced(std::string text, std::string_view mark, std::string_view b
 
 }  // namespace
 
-std::string html_page(const std::vector<fs::path>& paths, std::FILE* progress) {
-  const std::vector<fs::path> runs = expand(paths);
-  const std::vector<std::string> names = short_names(runs);
+std::string html_page(const std::vector<fs::path>& paths, std::FILE* progress,
+                      const std::function<void(const std::string&)>& warn) {
+  std::vector<fs::path> runs, empty;
   PageJson data{{"made", unix_time()}, {"runs", PageJson::array()}};
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    PageJson run = run_json(runs[i], progress);
-    run["name"] = names[i];
-    data["runs"].push_back(std::move(run));
+  for (const fs::path& path : expand(paths)) {
+    PageJson run = run_json(path, progress);
+    const bool is_empty = run["train"]["rows"] == 0;
+    (is_empty ? empty : runs).push_back(path);
+    if (!is_empty) data["runs"].push_back(std::move(run));
   }
+  const char* const problem = ": no training line in it";
+  if (runs.empty()) throw DataError("{}{}", empty.front().string(), problem);
+  for (const fs::path& run : empty) warn(run.string() + problem);
+  const std::vector<std::string> names = short_names(runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) data["runs"][i]["name"] = names[i];
   data["keys"] = deck_differences(runs);
   // Nothing in the data can end the element that holds it.
   std::string text;

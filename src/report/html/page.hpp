@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -22,17 +23,19 @@ namespace trireme::report {
 /// The page of `paths`: run folders, metrics.jsonl files, logs of Megatron-LM's; a folder whose
 /// subfolders are run folders, as of a sweep, stands for those. Curves have every training line:
 /// the page draws lowest and highest values of what is visible. Text of runs and decks is data that
-/// the page shows as text. `progress` gets a progress meter, null nothing. Throws IoError and
-/// DataError for what cannot be read.
-std::string html_page(const std::vector<std::filesystem::path>& paths,
-                      std::FILE* progress = nullptr);
+/// the page shows as text. `progress` gets a progress meter, null nothing. A run without a training
+/// line, such as one that starts up, is left out, and `warn` gets a message that names it. Throws
+/// IoError and DataError for what cannot be read, and DataError where no run has a training line.
+std::string html_page(
+    const std::vector<std::filesystem::path>& paths, std::FILE* progress = nullptr,
+    const std::function<void(const std::string& message)>& warn = [](const std::string&) {});
 
 using PageJson = nlohmann::ordered_json;
 
 /// The data of a run folder, a metrics.jsonl or a log of Megatron-LM's, as report.js reads it: the
 /// columns of training lines, evaluations and GPUs (base64 of f32 or f64), marks, the timeline.
 /// `progress` gets a progress meter, null nothing.
-/// Throws IoError for what cannot be read, and DataError where there is no training line.
+/// Throws IoError for what cannot be read.
 PageJson run_json(const std::filesystem::path& path, std::FILE* progress);
 
 /// The files of this folder and of third_party that a page consists of, as text.

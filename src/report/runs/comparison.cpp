@@ -120,13 +120,14 @@ LossDifference compare_losses(const std::vector<TrainRow>& a, const std::vector<
     other = std::find_if(other, b.end(),
                          [&](const TrainRow& next) { return next.iteration >= row.iteration; });
     if (other == b.end()) break;
-    if (other->iteration != row.iteration || !row.loss || !other->loss) continue;
+    if (other->iteration != row.iteration || !row.has_loss || !other->has_loss) continue;
     if (difference.common++ == 0) difference.first = row.iteration;
     difference.last = row.iteration;
-    difference.last_a = *row.loss;
-    difference.last_b = *other->loss;
+    difference.last_a = row.loss;
+    difference.last_b = other->loss;
+    if (row.loss != other->loss && !difference.diverged) difference.diverged = row.iteration;
+    if (!row.loss || !other->loss) continue;
     const double distance = std::abs(*row.loss - *other->loss);
-    if (distance > 0 && !difference.diverged) difference.diverged = row.iteration;
     if (distance > difference.largest) {
       difference.largest = distance;
       difference.largest_at = row.iteration;
@@ -149,10 +150,16 @@ std::string describe_loss(const LossDifference& loss) {
       fmt::format("{}, iterations {} to {}", counted(loss.common, "common training line"),
                   loss.first, loss.last);
   if (!loss.diverged) return fmt::format("loss: equal in {}\n", range);
+  const auto value = [](const std::optional<double>& of) {
+    return of ? fmt::format("{:.6f}", *of) : "not finite";
+  };
+  const std::string largest = loss.largest > 0
+                                  ? fmt::format("  largest difference: {:.6g} at iteration {}\n",
+                                                loss.largest, loss.largest_at)
+                                  : "";
   return fmt::format(
-      "loss: different in {}\n  first difference: iteration {}\n"
-      "  largest difference: {:.6g} at iteration {}\n  at iteration {}: {:.6f} | {:.6f}\n",
-      range, *loss.diverged, loss.largest, loss.largest_at, loss.last, loss.last_a, loss.last_b);
+      "loss: different in {}\n  first difference: iteration {}\n{}  at iteration {}: {} | {}\n",
+      range, *loss.diverged, largest, loss.last, value(loss.last_a), value(loss.last_b));
 }
 
 /// Says where compared losses are of earlier starts than the deck of run `name`.

@@ -150,6 +150,7 @@ Cells titles(bool for_people) {
 
 Cells cells_for_people(const RunSummary& run) {
   Cells cells = {run.name, std::to_string(run.iterations)};
+  std::replace(cells[0].begin(), cells[0].end(), '\n', ' ');  // a row is one line
   for (const Column& column : kColumns) {
     const auto& value = run.*column.value;
     cells.push_back(value ? fmt::format("{:.{}f}", *value / column.unit, column.digits) : "");
@@ -199,9 +200,8 @@ RunSummary summarize(const RunHistory& run) {
     summary.mfu = usual->mfu;
   }
   for (const TrainRow& row : run.train) {
-    if (!row.loss) continue;
-    summary.last_loss = row.loss;
-    summary.best_loss = std::min(summary.best_loss.value_or(*row.loss), *row.loss);
+    if (row.has_loss) summary.last_loss = row.loss;
+    if (row.loss) summary.best_loss = std::min(summary.best_loss.value_or(*row.loss), *row.loss);
   }
   if (run.memory > 0) summary.memory = run.memory;
   return summary;
@@ -304,12 +304,13 @@ std::optional<TrainRow> MegatronLog::take(std::string_view line) {
     take_memory(line);
     return std::nullopt;
   }
-  TrainRow row{.iteration = found->first};
+  TrainRow row{.iteration = found->first, .has_loss = false};
   for (const auto& [name, text] : fields_of(found->second)) {
     const std::optional<double> value = finite(text);
-    if (name == "lm loss")
+    if (name == "lm loss") {
       row.loss = value;
-    else if (name == "elapsed time per iteration (ms)")
+      row.has_loss = true;
+    } else if (name == "elapsed time per iteration (ms)")
       row.ms = value;
     else if (name == "elapsed time per iteration (s)")
       row.ms = value ? std::optional(1e3 * *value) : value;

@@ -26,6 +26,9 @@ struct TrainRow {
   std::optional<double> loss, ms, tokens_per_second, tflops, mfu;
   std::optional<double> learning_rate, grad_norm, global_batch;
   std::optional<double> samples, tokens;  ///< consumed so far
+  /// False in a log's line without a loss, as Megatron-LM's where all updates were skipped. Where
+  /// it is true an absent loss is one that is not finite.
+  bool has_loss = true;
 };
 
 /// Reads a log line by line. Understands the training lines of Megatron-LM from v1.1 on, of
@@ -83,8 +86,8 @@ RunHistory read_run(const std::filesystem::path& path);
 /// A run in a row of a table; unknown values are absent.
 struct RunSummary {
   std::string name;
-  std::int64_t iterations = 0;  ///< of the last training line; 0 without one
-  std::optional<double> last_loss, best_loss;
+  std::int64_t iterations = 0;                 ///< of the last training line; 0 without one
+  std::optional<double> last_loss, best_loss;  ///< the last absent where that is not finite
   /// Of the training line whose time is the median.
   std::optional<double> ms, tokens_per_second, tflops, mfu;
   std::optional<double> memory;  ///< bytes on the rank with the highest use
@@ -152,14 +155,14 @@ struct ValueDifference {
   std::string name, a, b;
 };
 
-/// The training losses of two runs at the iterations that both report.
+/// The training losses of two runs at the iterations that both report; absent ones are not finite.
 struct LossDifference {
   std::size_t common = 0;                ///< iterations with a loss in both
   std::int64_t first = 0, last = 0;      ///< of them
   std::optional<std::int64_t> diverged;  ///< the first iteration with different losses
   std::int64_t largest_at = 0;           ///< iteration of the largest difference
-  double largest = 0;                    ///< |a - b| there
-  double last_a = 0, last_b = 0;         ///< losses at `last`
+  double largest = 0;                    ///< |a - b| there, of finite losses
+  std::optional<double> last_a, last_b;  ///< losses at `last`
 };
 
 struct RunDifference {
@@ -173,8 +176,8 @@ struct RunDifference {
   std::int64_t deck_since_a = 0, deck_since_b = 0;
   LossDifference loss;
 
-  /// Whether decks and losses agree.
-  bool same() const { return keys.empty() && !loss.diverged; }
+  /// Whether decks and losses agree: without a common iteration losses do not.
+  bool same() const { return keys.empty() && loss.common > 0 && !loss.diverged; }
 };
 
 /// The differences of two runs. Throws DeckError when a deck cannot be read.

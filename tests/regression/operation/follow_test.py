@@ -281,6 +281,14 @@ class Follow(RunTest):
         self.assertEqual(result.code, DATA)
         self.assertIn("no training line in it", result.err)
         self.assertEqual(len(result.out.splitlines()), 3, "the others' rows are there")
+        starting = self.folder / "starting"
+        starting.mkdir()
+        (starting / "metrics.jsonl").write_text("")
+        for command, page in ("html", "x.html"), ("plot", "y.svg"):
+            result = run("trireme-report", command, self.folder / "run", starting, "-o", self.folder / page)
+            self.assertEqual(result.code, FINISHED, result)
+            self.assertIn(f"trireme-report: {starting}: no training line in it\n", result.err)
+            self.assertTrue((self.folder / page).exists())
         result = run("trireme-report", "summary", self.folder / "run", self.folder, self.folder / "other")
         self.assertEqual(result.code, IO, result)
         self.assertEqual(

@@ -161,11 +161,34 @@ train: {iterations: 30}
   EXPECT_EQ(to_text(compare_runs(a, b)).find("this is the deck"), std::string::npos);
 }
 
-TEST_F(ComparisonTest, RunsWithoutCommonIterationsAreNotDifferent) {
+TEST_F(ComparisonTest, ALossThatIsNotFiniteIsDifferentFromAFiniteOne) {
+  const RunHistory a = make_run("a", {9, kNoValue, kNoValue}), b = make_run("c", {9, 8, 7});
+  const RunDifference difference = compare_runs(a, b);
+  EXPECT_FALSE(difference.same());
+  const std::string text = to_text(difference);
+  EXPECT_NE(text.find("loss: different in 3 common training lines, iterations 10 to 30\n"
+                      "  first difference: iteration 20\n"
+                      "  at iteration 30: not finite | 7.000000\n"),
+            std::string::npos)
+      << text;
+  EXPECT_FALSE(compare_runs(a, a).loss.diverged);
+}
+
+TEST_F(ComparisonTest, LinesWithoutALossAreNotCompared) {
+  RunHistory a = make_run("a", {9, 8}), b = make_run("c", {9, 8});
+  a.train[0].loss.reset();
+  a.train[0].has_loss = false;
+  const LossDifference difference = compare_runs(a, b).loss;
+  EXPECT_EQ(difference.common, 1u);
+  EXPECT_FALSE(difference.diverged);
+}
+
+TEST_F(ComparisonTest, RunsWithoutCommonIterationsAreNotTheSame) {
   RunHistory a = make_run("a", {9}), b = make_run("c", {9});
   b.train[0].iteration = 11;
   const RunDifference difference = compare_runs(a, b);
   EXPECT_EQ(difference.loss.common, 0u);
+  EXPECT_FALSE(difference.same());
   EXPECT_NE(to_text(difference).find("no iteration is reported by both runs"), std::string::npos);
   EXPECT_NE(to_text(difference).find("deck: not compared"), std::string::npos);
 }

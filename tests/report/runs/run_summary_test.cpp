@@ -27,6 +27,15 @@ TEST(Summarize, KeepsWhatARestartDidNotRepeat) {
   EXPECT_FALSE(summary.mfu);
 }
 
+TEST(Summarize, TheLastLossIsThatOfTheLastIteration) {
+  const RunSummary summary = summarize(std::vector<TrainRow>{{10, 3.0}, {20, std::nullopt}});
+  EXPECT_FALSE(summary.last_loss) << "it is not finite any more";
+  EXPECT_DOUBLE_EQ(*summary.best_loss, 3.0);
+  // As of Megatron-LM where all updates of the interval were skipped.
+  const TrainRow without{.iteration = 30, .has_loss = false};
+  EXPECT_EQ(summarize(std::vector<TrainRow>{{20, 3.0}, without}).last_loss, 3.0);
+}
+
 TEST(Summarize, SpeedIsThatOfTheMedianTime) {
   const RunSummary summary =
       summarize(std::vector<TrainRow>{{.iteration = 1, .ms = 300, .tokens_per_second = 10},
@@ -122,6 +131,13 @@ TEST(Table, InMarkdownKeepsBarsOutOfCells) {
             "TFLOP/s/GPU | memory GiB | MFU % |");
   EXPECT_NE(text.find("\n| ------------- | ---------: | -------: |"), std::string::npos) << text;
   EXPECT_NE(text.find("\n| odd\\|name,\"b\" |          0 |        - |"), std::string::npos) << text;
+}
+
+TEST(Table, ForPeopleHasALineForEachRun) {
+  for (const TableFormat format : {TableFormat::text, TableFormat::markdown}) {
+    const std::string text = to_table({{.name = "a\nb"}}, format);
+    EXPECT_NE(text.find("a b "), std::string::npos) << text;
+  }
 }
 
 TEST(Table, InCsvHasAllDigitsAndQuotes) {
