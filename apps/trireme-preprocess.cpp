@@ -91,13 +91,32 @@ void train_where_missing(const po::variables_map& values, const tokenizer::Token
   std::error_code unknown;
   if (std::filesystem::exists(training.output, unknown)) return;
   training.source = documents_of(values);
-  for (const std::string& input : training.source.inputs)
-    if (input == "-") throw UsageError("--train-tokenizer reads the input twice: it cannot be '-'");
+  tokenizer::require_rereadable(training.source.inputs, "--train-tokenizer");
   training.size = values["train-tokenizer"].as<int>();
   const auto summary = tokenizer::train_tokenizer(training);
   print_out(fmt::format("{}: {} from {} in {:.1f} s\n", training.output.string(),
                         counted(training.size, "piece"), counted(summary.lines, "line"),
                         summary.seconds));
+}
+
+/// Throws UsageError where the dataset would replace an input, a file of its tokenizer, which may
+/// still be missing, or a foreign file.
+void refuse_replaced_inputs(const tokenizer::PreprocessOptions& work,
+                            const tokenizer::TokenizerSpec& spec) {
+  namespace fs = std::filesystem;
+  const std::string prefix = tokenizer::dataset_prefix(work);
+  std::vector<fs::path> needed(work.source.inputs.begin(), work.source.inputs.end());
+  needed.insert(needed.end(), {spec.vocab, spec.merges, spec.model});
+  for (const fs::path& file : needed)
+    for (const char* suffix : {".bin", ".idx", ".json"}) {
+      std::error_code absent;
+      if (fs::absolute(file, absent).lexically_normal() ==
+              fs::absolute(prefix + suffix).lexically_normal() ||
+          fs::equivalent(file, prefix + suffix, absent))
+        throw UsageError("the dataset would replace '{}', which it is made of; name another output",
+                         file.string());
+    }
+  tokenizer::refuse_foreign_info(prefix);
 }
 
 /// The prefix of the dataset that --output names. Throws UsageError when it is none.
@@ -132,6 +151,7 @@ void encode(const po::variables_map& values) {
   work.log = stderr;
   work.progress = progress_output(values);
   const tokenizer::TokenizerSpec spec = tokenizer_spec_of(values);
+  refuse_replaced_inputs(work, spec);
   train_where_missing(values, spec);
   const auto summary = tokenizer::preprocess(*make_tokenizer(spec), work);
   const double megabytes = 1e-6 * static_cast<double>(summary.bytes);

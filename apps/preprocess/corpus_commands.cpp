@@ -204,7 +204,8 @@ po::options_description decontaminate_options() {
        "evaluation texts of fewer words are left out; shorter ones than an n-gram are looked up "
        "whole")  //
       ("max-count", po::value<std::int64_t>()->default_value(10)->value_name("N"),
-       "n-grams that the input has N times or more are no contamination; 0: all are")  //
+       "n-grams that the input has N times or more are no contamination; 0: all are, and the input "
+       "is read once")  //
       ("margin", po::value<std::int64_t>()->default_value(200)->value_name("N"),
        "characters cut on each side of an n-gram, and up to the end of that sentence")  //
       ("min-part", po::value<std::int64_t>()->default_value(200)->value_name("N"),

@@ -177,8 +177,8 @@ void check(const ContaminationOptions& options) {
   if (rules.min_ngram < 1 || rules.min_ngram > rules.max_ngram)
     throw UsageError("--min-ngram {} must be between 1 and --max-ngram {}", rules.min_ngram,
                      rules.max_ngram);
-  if (rules.max_count > 0 && std::ranges::count(options.stream.source.inputs, "-") > 0)
-    throw UsageError("the input is read twice: it cannot be '-' unless --max-count is 0");
+  if (rules.max_count > 0)
+    tokenizer::require_rereadable(options.stream.source.inputs, "--max-count above 0");
 }
 
 Outcome clean_parts(const ContaminationOptions& options, const Ngrams& ngrams, Document& document) {

@@ -281,7 +281,7 @@ struct ContaminationOptions {
 /// several lines with "split_id": its place and the number of the part, "input:line#1". Reasons are
 /// "contaminated: nothing is left" and "contaminated: more than N parts". Reads the input twice
 /// unless max_count is 0, which means no such limit. Throws as for_each_document(); DataError for
-/// evaluation texts without an n-gram; UsageError for standard input that would be read twice.
+/// evaluation texts without an n-gram; UsageError for an input that cannot be read twice.
 Report decontaminate(const ContaminationOptions& options);
 
 }  // namespace trireme::corpus

@@ -279,9 +279,10 @@ struct ArraySummary {
 };
 
 /// Writes OUTPUT.bin and OUTPUT.idx. In an array of two axes each row is a document; one of one
-/// axis is a document, or several where `eod` ends them. Throws UsageError for no input or no
-/// vocabulary size; DataError for what is no array of integers, for an id outside the vocabulary
-/// (its file, row and column), and when there is no document; IoError.
+/// axis is a document, or several where `eod` ends them. Throws UsageError for no input, no
+/// vocabulary size, or an eod or pad outside the vocabulary; DataError for what is no array of
+/// integers, for an id outside the vocabulary (its file, row and column), and when there is no
+/// document; IoError.
 ArraySummary import_arrays(const ArrayImport& options);
 
 /// Writes the tokens of a dataset as one .npy array of one axis, int32, in the order of its
@@ -308,10 +309,10 @@ LineCounts count_split(std::int64_t lines, const std::vector<double>& fractions)
 /// Writes FOLDER/{train,valid,test}.jsonl, but none for a fraction of 0, and for each a file
 /// .lines that says where each line came from, as INPUT:LINE. Which line goes where is decided by
 /// one numpy shuffle of all of them; within a file they keep the inputs' order. Reads the inputs
-/// twice and keeps a few bytes per line. Returns the counts. Throws UsageError for standard input,
-/// fractions that are none, a seed out of range, an output that is an input, a folder with a part
-/// that this split has not; DataError for a line that is no JSON object and when a part gets no
-/// line; IoError. Then no file was touched.
+/// twice and keeps a few bytes per line. Returns the counts. Throws UsageError for an input that is
+/// no regular file, fractions that are none, a seed out of range, an output that is an input, a
+/// folder with a part that this split has not; DataError for a line that is no JSON object and when
+/// a part gets no line; IoError. Then no file was touched.
 LineCounts split_lines(const LineSplitOptions& options);
 
 }  // namespace trireme::data

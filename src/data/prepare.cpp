@@ -171,6 +171,10 @@ ArraySummary import_arrays(const ArrayImport& options) {
   if (options.inputs.empty()) throw UsageError("name the arrays to read");
   if (options.vocab_size < 1)
     throw UsageError("the number of ids of the vocabulary is needed: --vocab-size N");
+  for (const auto& [option, id] : {std::pair("eod", options.eod), std::pair("pad", options.pad)})
+    if (id && (*id < 0 || *id >= options.vocab_size))
+      throw UsageError("--{} {}: expected an id of the vocabulary, 0 to {}", option, *id,
+                       options.vocab_size - 1);
   tokenizer::DatasetWriter writer(dataset_prefix(options.output), options.vocab_size);
   ArraySummary summary;
   Progress meter("writing", "token", /*total=*/0, options.progress);
@@ -200,8 +204,7 @@ ArraySummary export_array(const std::filesystem::path& dataset,
 namespace {
 
 void check(const LineSplitOptions& options) {
-  if (std::ranges::count(options.inputs, "-") > 0)
-    throw UsageError("the input is read twice, which standard input ('-') cannot be");
+  tokenizer::require_rereadable(options.inputs, "split");
   if (options.seed < 0 || options.seed > std::numeric_limits<std::uint32_t>::max())
     throw UsageError("--seed {} is not between 0 and 4294967295", options.seed);
   const double sum = std::accumulate(options.fractions.begin(), options.fractions.end(), 0.0);

@@ -238,11 +238,13 @@ SentencePieceModel train_sentencepiece(const std::vector<std::string>& sentences
     throw DataError(
         "there is no text to train on: all of it is U+2585, a character that SentencePiece "
         "reserves");
+  // With fewer than these the library fails before it counts the pieces that are needed.
+  constexpr std::int32_t kUnknownAndEnd = 2;
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
       {
           {"model_type", training.model_type},
-          {"vocab_size", std::to_string(training.size)},
+          {"vocab_size", std::to_string(std::max(training.size, kUnknownAndEnd))},
           {"unk_id", "0"},
           {"eos_id", "1"},
           {"bos_id", "-1"},

@@ -1,5 +1,6 @@
 // clean, urls, dedup, decontaminate and shuffle on files, and as they are called.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -335,9 +336,12 @@ TEST_F(CorpusTest, BadInputGivesOneMessageWithItsLine) {
       {"dedup --input ok.jsonl --output o --bands 7", 2, "--hashes 100 must be a multiple of"},
       {"dedup --input ok.jsonl --output o --duplicate 80", 2, "similarities are between 0 and 1"},
       {"decontaminate --input - --output o --evaluation ok.jsonl --min-ngram 1", 2,
-       "the input is read twice"},
+       "--max-count above 0 reads the input twice: standard input is not a regular file"},
+      {"decontaminate --input fifo --output o --evaluation ok.jsonl --min-ngram 1", 2,
+       "--max-count above 0 reads the input twice: 'fifo' is not a regular file"},
       {"cleen --input ok.jsonl", 2, "unknown command 'cleen'"}};
   write("no.jsonl", "");
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   for (const auto& [command, code, message] : cases) {
     const int status = std::system(
         fmt::format("cd '{}' && {} {} >out 2>err </dev/null", path(""), binary, command).c_str());

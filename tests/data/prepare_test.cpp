@@ -225,7 +225,9 @@ TEST_F(SplitLinesTest, BadInputIsNamedAndNothingIsWritten) {
   };
   LineSplitOptions bad = options_;
   bad.inputs.push_back("-");
-  refuse(ExitCode::usage, "the input is read twice, which standard input ('-') cannot be", bad);
+  refuse(ExitCode::usage, "split reads the input twice: standard input is not a regular file", bad);
+  bad.inputs.back() = "/dev/null";
+  refuse(ExitCode::usage, "split reads the input twice: '/dev/null' is not a regular file", bad);
   bad = options_;
   bad.seed = -1;
   refuse(ExitCode::usage, "--seed -1 is not between 0 and 4294967295", bad);
@@ -271,6 +273,14 @@ TEST_F(MergeTest, ArraysOfIdsBecomeADatasetAndBack) {
   write_file_atomically(folder_ / "u2.npy", bytes);
   EXPECT_EQ(NpyArray::map(folder_ / "u2.npy")(0), 65535);
 
+  for (auto ArrayImport::*option : {&ArrayImport::eod, &ArrayImport::pad})
+    for (const std::int32_t id : {-1, 1000}) {
+      ArrayImport bad = work;
+      bad.*option = id;
+      EXPECT_EQ(message_of<UsageError>([&] { import_arrays(bad); }),
+                fmt::format("--{} {}: expected an id of the vocabulary, 0 to 999",
+                            option == &ArrayImport::eod ? "eod" : "pad", id));
+    }
   work.vocab_size = 8;
   EXPECT_EQ(message_of<DataError>([&] { import_arrays(work); }),
             fmt::format("'{}': id 8 at 5 is outside the vocabulary of 8 ids", flat.string()));

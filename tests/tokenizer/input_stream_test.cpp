@@ -159,6 +159,42 @@ TEST_F(InputStreamTest, DamagedInputsAreErrors) {
             path("a.tar.gz") + ": broken gzip stream: incorrect data check");
 }
 
+TEST_F(InputStreamTest, WhatFollowsAStreamIsReadOrAnError) {
+  for (const auto& [ending, filter] : {kPackings[0], kPackings[1]}) {
+    const std::string name = path(std::string("a") + ending);
+    write_packed(name, filter, text_);
+    const std::string one = read_file(name);
+    const auto with_rest = [&](const std::string& rest) {
+      write_file_atomically(name, one + rest);
+      return name;
+    };
+    EXPECT_EQ(read_all(with_rest(one)), (Members{{name, text_ + text_}}));
+    EXPECT_EQ(read_all(with_rest(std::string(300'000, '\0'))), (Members{{name, text_}}));
+    std::string damaged = one;
+    damaged[0] ^= 0x55;
+    for (const std::string& rest : {damaged, one.substr(0, 5), std::string("\0x", 2)}) {
+      const std::string message = message_of<DataError>([&] { read_all(with_rest(rest)); });
+      EXPECT_EQ(message.find(name + ": broken "), 0u) << message;
+    }
+    // In an archive, where gzip is refused.
+    if (filter == ARCHIVE_FILTER_GZIP) continue;
+    write_tar(path("a.tar"), ARCHIVE_FILTER_NONE, {{"a.txt.bz2", one + damaged}, {"b.txt", "x"}});
+    EXPECT_EQ(message_of<DataError>([&] { read_all(path("a.tar")); }),
+              fmt::format("{}:a.txt.bz2: broken compressed stream: damaged or foreign data after "
+                          "byte {}",
+                          path("a.tar"), one.size()));
+  }
+}
+
+TEST_F(InputStreamTest, ADamagedHeaderOfATarIsAnError) {
+  write_tar(path("a.tar"), ARCHIVE_FILTER_NONE, {{"a.txt", "one"}, {"b.txt", "two"}});
+  std::string bytes = read_file(path("a.tar"));
+  bytes[bytes.find("b.txt")] = 'c';
+  write_file_atomically(path("a.tar"), bytes);
+  EXPECT_EQ(message_of<DataError>([&] { read_all(path("a.tar")); }),
+            path("a.tar") + ": broken tar archive: Damaged tar archive");
+}
+
 TEST_F(InputStreamTest, WhatCannotBeReadIsAnIoError) {
   EXPECT_EQ(message_of<IoError>([&] { InputStream(path("absent")); }),
             "cannot open '" + path("absent") + "': No such file or directory");

@@ -1,5 +1,6 @@
 // trireme-preprocess and trireme-tokenizer as they are called.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -162,8 +163,14 @@ TEST_F(ProgramsTest, TokenizerTrains) {
   EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size 100000"), 65);
   EXPECT_NE(err_.find("this corpus gives at most "), std::string::npos) << err_;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "b.model"));
-  EXPECT_EQ(run("trireme-tokenizer train --input a.txt --output b.model --size 10"), 65);
-  EXPECT_EQ(err_.find("trireme-tokenizer: a model of 10 pieces is too small: "), 0u) << err_;
+  for (const int size : {1, 10}) {
+    EXPECT_EQ(
+        run(fmt::format("trireme-tokenizer train --input a.txt --output b.model --size {}", size)),
+        65);
+    EXPECT_EQ(
+        err_.find(fmt::format("trireme-tokenizer: a model of {} pieces is too small: ", size)), 0u)
+        << err_;
+  }
   const std::size_t at = err_.find("give --size ");
   ASSERT_NE(at, std::string::npos) << err_;
   const std::string fewest = std::to_string(std::stoi(err_.substr(at + 12)));
@@ -217,9 +224,28 @@ TEST_F(ProgramsTest, PreprocessTrainsAMissingTokenizer) {
     EXPECT_EQ(read_file(folder_ / "y_text_sentence.bin"), first);
   }
   EXPECT_TRUE(std::filesystem::exists(folder_ / "a.vocab"));
-  EXPECT_EQ(run("trireme-preprocess --input - --output y --tokenizer wordpiece --vocab w.txt "
-                "--lowercase true --train-tokenizer 100 <a.txt"),
-            2);
+  ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  for (const char* input : {"-", "fifo"}) {
+    EXPECT_EQ(run(fmt::format("trireme-preprocess --input {} --output y --tokenizer wordpiece "
+                              "--vocab w.txt --lowercase true --train-tokenizer 100 <a.txt",
+                              input)),
+              2);
+    EXPECT_EQ(err_.find("trireme-preprocess: --train-tokenizer reads the input twice: "), 0u)
+        << err_;
+  }
+  for (const char* file : {"z_text_document.bin", "./z_text_document.json"}) {
+    EXPECT_EQ(run(fmt::format("trireme-preprocess --input a.txt --output z --tokenizer bpe --model "
+                              "{} --train-tokenizer 300",
+                              file)),
+              2);
+    EXPECT_EQ(err_.find(fmt::format("trireme-preprocess: the dataset would replace '{}'", file)),
+              0u)
+        << err_;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / file));
+  }
+  write("z_text_document.idx", "text\n");
+  EXPECT_EQ(run("trireme-preprocess --input z_text_document.idx --output z --tokenizer bytes"), 2);
+  EXPECT_EQ(read_file(folder_ / "z_text_document.idx"), "text\n");
   EXPECT_EQ(run("trireme-preprocess presplit --input a.txt --output s.jsonl --language english"), 0)
       << err_;
   EXPECT_EQ(out_, "s.jsonl: 300 documents, 600 sentences\n");

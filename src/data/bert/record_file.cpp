@@ -1,18 +1,14 @@
 #include "data/bert/bert_split.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-#include <zlib.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "tokenizer/preprocess/gzip.hpp"
 
 namespace trireme::data {
 namespace {
@@ -79,10 +75,7 @@ bool is_gzip(const std::filesystem::path& path) {
 
 void unpack_gzip(const std::filesystem::path& path, const std::filesystem::path& output) {
   require_regular_file(path);
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw IoError("cannot open '{}': {}", path.string(), std::strerror(errno));
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> packed(gzdopen(descriptor, "rb"), gzclose);
-  TRIREME_CHECK(packed != nullptr, "zlib has no memory");
+  tokenizer::GzipReader packed(path.string());
 
   std::ofstream file(output, std::ios::binary | std::ios::trunc);
   std::vector<char> block(kBlockBytes);
@@ -90,23 +83,17 @@ void unpack_gzip(const std::filesystem::path& path, const std::filesystem::path&
   std::string problem;
   ExitCode code = ExitCode::data;
   while (file) {
-    errno = 0;
-    const int got = gzread(packed.get(), block.data(), static_cast<unsigned>(block.size()));
-    int status = Z_OK;
-    const std::string_view message = gzerror(packed.get(), &status);
-    if (status == Z_ERRNO) {
-      problem = fmt::format("cannot read '{}': {}", path.string(), std::strerror(errno));
-      code = ExitCode::io;
-    } else if (got < 0 || (status != Z_OK && status != Z_STREAM_END)) {
-      // zlib puts the descriptor's number before its reason: "<fd:3>: ".
-      const std::size_t prefix = message.find(">: ");
-      problem = fmt::format("'{}': broken gzip stream after {} unpacked bytes: {}", path.string(),
-                            unpacked + std::max(got, 0),
-                            message.substr(prefix == std::string_view::npos ? 0 : prefix + 3));
-    }
-    if (got <= 0 || !problem.empty()) break;
+    const ssize_t got = packed.read(block.data(), block.size());
+    if (got <= 0) break;
     file.write(block.data(), got);
     unpacked += got;
+  }
+  if (!packed.io_error().empty()) {
+    problem = fmt::format("cannot read '{}': {}", path.string(), packed.io_error());
+    code = ExitCode::io;
+  } else if (!packed.data_error().empty()) {
+    problem = fmt::format("'{}': broken gzip stream after {} unpacked bytes: {}", path.string(),
+                          unpacked, packed.data_error());
   }
   file.close();
   std::error_code ignored;

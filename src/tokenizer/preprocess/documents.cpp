@@ -2,9 +2,7 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <fcntl.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "tokenizer/preprocess/gzip.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {
@@ -45,54 +44,16 @@ std::string without_compression_suffix(std::string name) {
 
 }  // namespace
 
-/// The input's bytes after gzip decompression, which is zlib's: libarchive does not verify gzip's
-/// checksums.
-struct InputStream::Source {
-  explicit Source(const std::string& input) {
-    const int descriptor =
-        input == "-" ? ::dup(STDIN_FILENO) : ::open(input.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) throw IoError("cannot open '{}': {}", input, std::strerror(errno));
-    // zlib detects gzip by its magic bytes and passes other files through.
-    file = gzdopen(descriptor, "rb");
-    if (!file) {
-      ::close(descriptor);
-      throw std::bad_alloc();
-    }
-    gzbuffer(file, kBlockBytes);
-  }
-  ~Source() { gzclose(file); }
-  Source(const Source&) = delete;
-
-  /// Reads a block: its bytes, or -1 with `io_error` or `data_error` set.
-  la_ssize_t read() {
-    errno = 0;
-    const int got = gzread(file, block.data(), static_cast<unsigned>(block.size()));
-    int code = Z_OK;
-    const std::string_view message = gzerror(file, &code);
-    if (code == Z_ERRNO) {
-      io_error = std::strerror(errno);
-      return -1;
-    }
-    if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
-      // zlib puts the descriptor's number before its reason: "<fd:3>: ".
-      const std::size_t prefix = message.find(">: ");
-      data_error = fmt::format("broken gzip stream: {}",
-                               message.substr(prefix == std::string_view::npos ? 0 : prefix + 3));
-      return -1;
-    }
-    return got;
-  }
-
-  gzFile file = nullptr;
-  std::vector<char> block = std::vector<char>(kBlockBytes);
-  std::string io_error, data_error;
-};
-
 /// libarchive's reader of the source, or of a member of another archive.
 struct InputStream::Archive {
-  /// `name` is for messages, `plain_name` that of the bytes after decompression.
-  Archive(std::string name, std::string plain_name)
-      : name(std::move(name)), plain_name(std::move(plain_name)), handle(archive_read_new()) {
+  /// Reads `source`, or the current member of `outer`; both must outlive this. `name` is for
+  /// messages, `plain_name` that of the bytes after decompression.
+  Archive(std::string name, std::string plain_name, GzipReader& source, Archive* outer = nullptr)
+      : name(std::move(name)),
+        plain_name(std::move(plain_name)),
+        handle(archive_read_new()),
+        source_(source),
+        outer_(outer) {
     if (!handle) throw std::bad_alloc();
     archive_read_support_filter_bzip2(handle);
     archive_read_support_filter_xz(handle);
@@ -106,40 +67,45 @@ struct InputStream::Archive {
   ~Archive() { archive_read_free(handle); }
   Archive(const Archive&) = delete;
 
-  /// Opens the input itself.
-  void open(Source& source) {
-    const auto read_block = [](archive*, void* from, const void** block) -> la_ssize_t {
-      *block = static_cast<Source*>(from)->block.data();
-      return static_cast<Source*>(from)->read();
-    };
-    if (archive_read_open(handle, &source, nullptr, read_block, nullptr) < ARCHIVE_WARN)
-      fail(source);
-  }
-
-  /// Opens the current member of `outer`, which must outlive this.
-  void open(Archive& outer, const Source& source) {
-    outer_ = &outer;
-    block_.resize(kBlockBytes);
+  void open() {
     const auto read_block = [](archive*, void* self, const void** block) -> la_ssize_t {
-      auto* inner = static_cast<Archive*>(self);
-      *block = inner->block_.data();
-      const la_ssize_t got =
-          archive_read_data(inner->outer_->handle, inner->block_.data(), inner->block_.size());
-      return got < 0 ? -1 : got;
+      *block = static_cast<Archive*>(self)->block_.data();
+      return static_cast<Archive*>(self)->read_block();
     };
-    if (archive_read_open(handle, this, nullptr, read_block, nullptr) < ARCHIVE_WARN) fail(source);
+    require(archive_read_open(handle, this, nullptr, read_block, nullptr));
   }
 
   bool is_tar() const {
     return (archive_format(handle) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR;
   }
 
+  /// Throws unless `result` of libarchive is good. A warning is: it concerns an attribute of the
+  /// member, such as a name in an unknown encoding.
+  void require(int result) const {
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) fail();
+  }
+
+  /// After the last member: throws when libarchive has not read all. It ignores what follows a
+  /// bzip2 stream and is none, such as one with a damaged header. NULs may fill the file up, as
+  /// on tapes.
+  void require_end() {
+    la_ssize_t got = 0;
+    while ((got = read_block()) > 0) continue;
+    if (got < 0) fail();
+    const la_int64_t read = archive_filter_bytes(handle, -1);
+    if (read < content_end_)
+      throw DataError("{}: broken compressed stream: damaged or foreign data after byte {}", name,
+                      read);
+  }
+
   /// Throws the error of the source, or else that of the outermost archive that has one.
-  [[noreturn]] void fail(const Source& source, const std::string& text = "") const {
+  [[noreturn]] void fail(const std::string& text = "") const {
     const std::string& place = text.empty() ? name : text;
-    if (!source.io_error.empty()) throw IoError("cannot read '{}': {}", place, source.io_error);
-    if (!source.data_error.empty()) throw DataError("{}: {}", place, source.data_error);
-    if (outer_ && archive_errno(outer_->handle) != 0) outer_->fail(source);
+    if (!source_.io_error().empty())
+      throw IoError("cannot read '{}': {}", place, source_.io_error());
+    if (!source_.data_error().empty())
+      throw DataError("{}: broken gzip stream: {}", place, source_.data_error());
+    if (outer_ && archive_errno(outer_->handle) != 0) outer_->fail();
     const char* reason = archive_error_string(handle);
     throw DataError("{}: broken {}: {}", place, is_tar() ? "tar archive" : "compressed stream",
                     reason ? reason : "unknown reason");
@@ -149,17 +115,32 @@ struct InputStream::Archive {
   archive* handle;
 
  private:
-  Archive* outer_ = nullptr;
-  std::vector<char> block_;
+  /// The size of the next block; 0 at the end, -1 after an error.
+  la_ssize_t read_block() {
+    const la_ssize_t got = outer_ ? archive_read_data(outer_->handle, block_.data(), block_.size())
+                                  : source_.read(block_.data(), block_.size());
+    if (got <= 0) return got < 0 ? -1 : 0;
+    const std::string_view bytes(block_.data(), static_cast<std::size_t>(got));
+    if (const std::size_t last = bytes.find_last_not_of('\0'); last != std::string_view::npos)
+      content_end_ = given_ + static_cast<la_int64_t>(last) + 1;
+    given_ += got;
+    return got;
+  }
+
+  GzipReader& source_;
+  Archive* outer_;
+  std::vector<char> block_ = std::vector<char>(kBlockBytes);
+  la_int64_t given_ = 0;        ///< bytes that libarchive was given
+  la_int64_t content_end_ = 0;  ///< after the last of them that is not NUL
 };
 
 InputStream::InputStream(const std::string& input)
     : input_(input == "-" ? "standard input" : input),
       name_(input_),
       plain_name_(without_compression_suffix(input_)),
-      source_(std::make_unique<Source>(input)) {
-  archives_.push_back(std::make_unique<Archive>(input_, plain_name_));
-  archives_.back()->open(*source_);
+      source_(std::make_unique<GzipReader>(input)) {
+  archives_.push_back(std::make_unique<Archive>(input_, plain_name_, *source_));
+  archives_.back()->open();
 }
 
 InputStream::~InputStream() {
@@ -167,12 +148,14 @@ InputStream::~InputStream() {
 }
 
 bool InputStream::next_entry() {
-  const Archive& archive = *archives_.back();
+  Archive& archive = *archives_.back();
   archive_entry* entry = nullptr;
   const int result = archive_read_next_header(archive.handle, &entry);
-  if (result == ARCHIVE_EOF) return false;
-  // A warning concerns an attribute of the member, such as a name in an unknown encoding.
-  if (result < ARCHIVE_WARN) archive.fail(*source_);
+  if (result == ARCHIVE_EOF) {
+    archive.require_end();
+    return false;
+  }
+  archive.require(result);
   name_ = archive.name;
   plain_name_ = archive.plain_name;
   if (!archive.is_tar()) return true;
@@ -195,8 +178,9 @@ bool InputStream::next() {
     if (archives_.back()->is_tar() && is_packed(plain_name_)) {
       if (archives_.size() == kMaxNesting)
         throw DataError("{}: archives are nested more than {} deep", name_, kMaxNesting);
-      auto inner = std::make_unique<Archive>(name_, without_compression_suffix(plain_name_));
-      inner->open(*archives_.back(), *source_);
+      auto inner = std::make_unique<Archive>(name_, without_compression_suffix(plain_name_),
+                                             *source_, archives_.back().get());
+      inner->open();
       archives_.push_back(std::move(inner));
       continue;
     }
@@ -216,7 +200,7 @@ bool InputStream::next() {
 
 std::size_t InputStream::read(char* buffer, std::size_t bytes) {
   const la_ssize_t got = archive_read_data(archives_.back()->handle, buffer, bytes);
-  if (got < 0) archives_.back()->fail(*source_, name_);
+  if (got < 0) archives_.back()->fail(name_);
   return static_cast<std::size_t>(got);
 }
 
@@ -264,6 +248,15 @@ void refuse_binary(std::string_view bytes, const std::string& input) {
 }
 
 }  // namespace
+
+void require_rereadable(const std::vector<std::string>& inputs, const std::string& reader) {
+  for (const std::string& input : inputs) {
+    std::error_code unknown;
+    if (input == "-" || std::filesystem::is_other(input, unknown))
+      throw UsageError("{} reads the input twice: {} is not a regular file; write it to one first",
+                       reader, input == "-" ? "standard input" : fmt::format("'{}'", input));
+  }
+}
 
 DocumentReader::DocumentReader(DocumentSource source) : source_(std::move(source)) {
   if (source_.inputs.empty()) throw UsageError("no input is named");

@@ -173,11 +173,6 @@ class Collector {
   }
 
  private:
-  static std::string dataset_prefix(const PreprocessOptions& options) {
-    return fmt::format("{}_{}_{}", options.output, options.source.key,
-                       has_sentences(options) ? "sentence" : "document");
-  }
-
   static std::string language_of(const PreprocessOptions& options) {
     return options.split_sentences ? std::string(options.split_sentences->code) : "";
   }
@@ -204,6 +199,11 @@ class Collector {
 };
 
 }  // namespace
+
+std::string dataset_prefix(const PreprocessOptions& options) {
+  return fmt::format("{}_{}_{}", options.output, options.source.key,
+                     has_sentences(options) ? "sentence" : "document");
+}
 
 PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions& options) {
   if (options.append_eod && !tokenizer.eod())

@@ -18,6 +18,7 @@
 
 namespace trireme::tokenizer {
 
+class GzipReader;
 class InputStream;
 
 /// How an input is split into documents.
@@ -36,6 +37,9 @@ struct DocumentSource {
   /// Blank lines of plain text are documents. No effect on JSON lines and whole files.
   bool keep_blank_lines = false;
 };
+
+/// Throws UsageError when an input is standard input, a pipe or a device: `reader` reads it twice.
+void require_rereadable(const std::vector<std::string>& inputs, const std::string& reader);
 
 /// Consecutive documents of one input, in the input's own bytes.
 struct DocumentBatch {
@@ -110,8 +114,8 @@ class InputStream {
   explicit InputStream(const std::string& input);
   ~InputStream();
 
-  /// Advances to the first or next text; false at the end. Throws DataError when the input is
-  /// truncated or damaged, or is an archive without a text or with a text packed by gzip.
+  /// Advances to the next text, the last being read to its end; false at the end. Throws DataError
+  /// when the input is truncated or damaged, or is an archive without a text or with one in gzip.
   bool next();
 
   /// Up to `bytes` bytes of the text; 0 at its end. Throws IoError, and DataError as next().
@@ -125,12 +129,11 @@ class InputStream {
   const std::string& plain_name() const { return plain_name_; }
 
  private:
-  struct Source;
   struct Archive;
   bool next_entry();
 
   std::string input_, name_, plain_name_;
-  std::unique_ptr<Source> source_;
+  std::unique_ptr<GzipReader> source_;
   std::vector<std::unique_ptr<Archive>> archives_;  ///< each a member of the one before
   bool found_text_ = false;
 };
@@ -202,10 +205,12 @@ struct PreprocessSummary {
   double seconds = 0;
 };
 
-/// Writes <output>_<key>_document.{bin,idx,json}, or <output>_<key>_sentence.{bin,idx,json} with
-/// presplit_sentences or split_sentences, the same bytes for any number of workers. Drops sentences
-/// without tokens; the eod joins the last sentence. Throws what reading, tokenizing and writing
-/// throw, the first error in the order of the input; DataError when there is no document;
+/// <output>_<key>_document, or <output>_<key>_sentence with presplit_sentences or split_sentences.
+std::string dataset_prefix(const PreprocessOptions& options);
+
+/// Writes dataset_prefix().{bin,idx,json}, the same bytes for any number of workers. Drops
+/// sentences without tokens; the eod joins the last sentence. Throws what reading, tokenizing and
+/// writing throw, the first error in the order of the input; DataError when there is no document;
 /// UsageError when the tokenizer has no eod to append, or when presplit_sentences meets documents
 /// of one line. After an exception an older dataset of this name is unchanged.
 PreprocessSummary preprocess(const Tokenizer& tokenizer, const PreprocessOptions& options);

@@ -262,16 +262,18 @@ TEST_F(RecordSamplesTest, RefusesDamagedFiles) {
                [&] { open_records(config_); });
   write_file_atomically(folder_ / "a.tfrecord", "");
   expect_error(ExitCode::deck, "have no record", [&] { open_records(config_); });
-  // gzip cut short, and damaged.
-  for (const bool cut : {true, false}) {
+  // gzip cut short, damaged, and with a foreign rest.
+  for (const int damage : {0, 1, 2}) {
     gzFile packed = gzopen(file("a.tfrecord").c_str(), "wb");
     gzwrite(packed, good.data(), static_cast<unsigned>(good.size()));
     gzclose(packed);
     std::string bytes = read_file(folder_ / "a.tfrecord");
-    if (cut)
+    if (damage == 0)
       bytes.resize(bytes.size() - 9);
-    else
+    else if (damage == 1)
       bytes[bytes.size() - 6] ^= 1;  // its own checksum
+    else
+      bytes += "rest";
     write_file_atomically(folder_ / "a.tfrecord", bytes);
     expect_error(ExitCode::data, "a.tfrecord': broken gzip stream after",
                  [&] { open_records(config_); });
