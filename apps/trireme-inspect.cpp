@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "core/files.hpp"
 #include "core/text.hpp"
 #include "data/gpt/gpt_dataset.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 
 namespace trireme {
 namespace {
@@ -141,11 +144,16 @@ data::GptBlendConfig index_config(const po::variables_map& values) {
   common.split = data::parse_split(values["index"].as<std::string>());
   const auto split = values["split"].as<std::string>();
   try {
-    if (split != "whole") common.split_weights = data::parse_split_weights(split);
+    if (split != "whole") {
+      common.split_weights = data::parse_split_weights(split);
+      data::normalize_weights(common.split_weights);
+    }
   } catch (const DeckError&) {
     throw UsageError("--split {}: expected weights, such as 969,30,1, or whole", split);
   }
   common.seed = values["seed"].as<std::int64_t>();
+  if (common.seed < 0 || common.seed > std::numeric_limits<std::uint32_t>::max())
+    throw UsageError("--seed {} is not between 0 and 4294967295", common.seed);
   common.format.sequence = values["sequence"].as<std::int64_t>();
   if (values.count("samples") > 0) common.samples = values["samples"].as<std::int64_t>();
   if (common.format.sequence < 1 || common.samples.value_or(1) < 1)
@@ -153,13 +161,19 @@ data::GptBlendConfig index_config(const po::variables_map& values) {
   return config;
 }
 
-/// Writes arrays into `folder`, which is made.
+/// Writes arrays into `folder`, which is made: all of them, or none where the disk is full.
 void write_arrays(const std::filesystem::path& folder,
                   std::initializer_list<std::pair<const char*, const data::NpyArray&>> arrays) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
-  for (const auto& [name, array] : arrays) write_file_atomically(folder / name, array.serialize());
+  std::deque<tokenizer::PartFile> files;
+  for (const auto& [name, array] : arrays) {
+    const std::string bytes = array.serialize();
+    files.emplace_back(folder / name).write(bytes.data(), bytes.size());
+    files.back().sync();
+  }
+  for (tokenizer::PartFile& file : files) file.publish();
 }
 
 /// Writes the indices of one dataset and reports them.
