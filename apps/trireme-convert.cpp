@@ -123,8 +123,9 @@ void convert_flags(int argc, char** argv) {
   const convert::flags::Request request = request_of(values, std::move(words));
   std::vector<std::string> inputs = {request.file.string()};
   if (values.count("ds-config")) inputs.push_back(values["ds-config"].as<std::string>());
+  std::vector<std::string> outputs;
   for (const char* option : {"output", "hosts"})
-    if (values.count(option)) output_of(values, option, inputs);
+    if (values.count(option)) outputs.push_back(output_of(values, option, inputs, outputs));
   const convert::flags::Result result = convert::flags::convert(request);
   std::string said;
   for (const std::string& note : result.notes) said += fmt::format("note: {}\n", note);
@@ -181,15 +182,16 @@ std::string path_option(const Paths& paths, const char* name) {
   return paths.values.count(name) ? paths.values[name].as<std::string>() : "";
 }
 
-/// The file of --write-deck, or "". Throws UsageError where it would replace one of the model's.
+/// The file of --write-deck, or "". Throws UsageError where it would replace one of the model's or
+/// the checkpoint.
 std::string deck_to_write(const Paths& paths) {
   if (!paths.values.count("write-deck")) return "";
-  std::vector<std::string> inputs;
+  std::vector<std::string> inputs = {paths.from.string()};
   std::error_code ignored;
   if (paths.values.count("deck")) inputs.push_back(path_option(paths, "deck"));
   for (const auto& entry : std::filesystem::directory_iterator(paths.from, ignored))
     inputs.push_back(entry.path().string());
-  return output_of(paths.values, "write-deck", inputs);
+  return output_of(paths.values, "write-deck", inputs, {paths.to.string()});
 }
 
 /// `5`, `5GB` or `500MB` in bytes. Throws UsageError.

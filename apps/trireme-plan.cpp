@@ -117,12 +117,15 @@ ExitCode run(int argc, char** argv) {
   for (const char* option : {"given-layout", "write-job"})
     if (values.count(option) && !values.count("write-deck"))
       throw UsageError("--{} needs --write-deck", option);
+  const auto file = values["cluster"].as<std::string>();
+  std::vector<std::string> outputs;
+  for (const char* option : {"write-deck", "write-job", "timeline"})
+    if (values.count(option)) outputs.push_back(output_of(values, option, {path, file}, outputs));
 
   const deck::Deck deck =
       deck::load(path, overrides, {.need_data = false, .automatic = deck::Device::cuda});
   if (deck.run.device != deck::Device::cuda)
     throw DeckError("run.device = host: clusters have GPUs (give run.device=cuda)");
-  const auto file = values["cluster"].as<std::string>();
   if (!std::filesystem::exists(file))
     throw IoError(
         "there is no cluster file '{}': inputs/clusters has some, such as h200x8-nodes.yaml; "

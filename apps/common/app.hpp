@@ -250,15 +250,20 @@ inline po::variables_map parse_options(int argc, char** argv,
 }
 
 /// The file that `option` names, to be written. Throws UsageError when it names none, or one of
-/// `inputs`, which would be lost, or a folder.
+/// `inputs`, which would be lost, or one of `outputs`, which are written as well, or a folder.
 inline std::string output_of(const po::variables_map& values, const char* option,
-                             const std::vector<std::string>& inputs) {
+                             const std::vector<std::string>& inputs,
+                             const std::vector<std::string>& outputs = {}) {
   const auto path = values[option].as<std::string>();
   if (path.empty()) throw UsageError("--{}: must name a file", option);
   std::error_code ignored;
   for (const std::string& input : inputs)
     if (std::filesystem::equivalent(path, input, ignored))
       throw UsageError("--{} {}: this is an input; name another file", option, path);
+  const auto normal = [](auto file) { return std::filesystem::absolute(file).lexically_normal(); };
+  for (const std::string& output : outputs)
+    if (normal(path) == normal(output) || std::filesystem::equivalent(path, output, ignored))
+      throw UsageError("--{} {}: this is another output; name another file", option, path);
   if (std::filesystem::is_directory(path, ignored))
     throw UsageError("--{} {}: this is a folder; name a file in it", option, path);
   return path;
@@ -334,6 +339,18 @@ class VerboseNotes {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+/// What `body` returns. An exception of std::filesystem becomes an IoError.
+template <typename Body>
+auto with_io_errors(const Body& body) {
+  try {
+    return body();
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::string path = error.path1().string();
+    if (!error.path2().empty()) path += "' or '" + error.path2().string();
+    throw IoError("cannot access '{}': {}", path.empty() ? "." : path, error.code().message());
+  }
+}
+
 /// The one try of a program: runs `body`, prints an error once as `program: message` on standard
 /// error, and returns the exit code. Output that standard output did not take turns success into
 /// the exit code of an IoError; a closed pipe does so without a message. Neither a closed pipe nor
@@ -355,7 +372,7 @@ inline int run_app(const char* program, int argc, char** argv,
     return static_cast<int>(code);
   };
   const auto end = [&]() -> int {
-    const ExitCode code = body(argc, argv);
+    const ExitCode code = with_io_errors([&] { return body(argc, argv); });
     errno = 0;
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(code);
     // A reader that closed the pipe, as `head` does, wants no message.

@@ -64,7 +64,7 @@ inline ExitCode run_on_ranks(
     train::check_same_build(*world);
     world->set_timeout(kStartTimeout);
     train::check_same_start(*world, info);
-    return body(std::move(world));
+    return with_io_errors([&] { return body(std::move(world)); });
   } catch (const train::CollectiveError& error) {
     if (rank == 0) throw;
     return error.code();
@@ -102,7 +102,8 @@ inline int run_mpi_app(const char* program, int argc, char** argv,
       return code;
     };
     try {
-      return leave_with_others(program, body(count, words), {.runs = false});
+      const ExitCode code = with_io_errors([&] { return body(count, words); });
+      return leave_with_others(program, code, {.runs = false});
     } catch (const comm::LauncherError& error) {
       return fail(error.code(), error.what(), /*meets_others=*/false);
     } catch (const train::CollectiveError&) {

@@ -86,6 +86,13 @@ TEST_F(HuggingFaceTest, NamesWhatNoLlamaDeckCanSay) {
   EXPECT_EQ(changed("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}),
             "'out/config.json': \"rope_scaling\" is {\"factor\":2.0,\"type\":\"dynamic\"}; "
             "model.position.scaling is linear, llama3 or yarn");
+  for (const nlohmann::json& untyped : {nlohmann::json("linear"), nlohmann::json::array()})
+    EXPECT_EQ(changed("rope_scaling", untyped), "'out/config.json': \"rope_scaling\" is " +
+                                                    untyped.dump() +
+                                                    "; expected an object with \"rope_type\"");
+  EXPECT_EQ(changed("rope_scaling", {{"factor", 2}}),
+            "'out/config.json': \"rope_scaling\" is {\"factor\":2}; "
+            "model.position.scaling is linear, llama3 or yarn");
   EXPECT_NE(changed("tie_word_embeddings", false).find("has no tensor 'lm_head.weight'"),
             std::string::npos);
   EXPECT_EQ(message_of<DataError>([&] {

@@ -232,6 +232,11 @@ TEST_F(HuggingFaceTest, WritesSeveralFilesAndTypes) {
               import_model(folder_ / "out", folder_ / "back.h5", {});
             }).find("its weight_map has a value that is no file of its folder"),
             std::string::npos);
+  file("out/model.safetensors.index.json", R"({"weight_map": {}})");
+  EXPECT_NE(message_of<DataError>([&] {
+              import_model(folder_ / "out", folder_ / "back.h5", {});
+            }).find("is no index of safetensors files: its weight_map names no tensor"),
+            std::string::npos);
 }
 
 TEST_F(HuggingFaceTest, NamesAFolderThatIsNotThere) {
@@ -250,10 +255,22 @@ TEST_F(HuggingFaceTest, FindsTheTokenizerFromEverywhere) {
 
 TEST_F(HuggingFaceTest, OverwritesNothing) {
   const fs::path out = exported();
-  EXPECT_NE(message_of<IoError>([&] {
-              export_model(folder_ / "run.h5", out);
-            }).find("is there already: remove it, or name another folder"),
-            std::string::npos);
+  const auto problem = [&](const fs::path& folder) {
+    const std::string text = message_of<IoError>([&] { export_model(folder_ / "run.h5", folder); });
+    return text.substr(std::min(text.find("' has ") + 2, text.size()));
+  };
+  EXPECT_EQ(problem(out),
+            "has files of a model already (config.json, model.safetensors): remove them, or "
+            "name another folder");
+  fs::create_directory(folder_ / "other");
+  file("other/config.json", "{}");
+  file("other/tokenizer.json", "{}");
+  file("other/README.md", "");
+  EXPECT_EQ(problem(folder_ / "other"),
+            "has files of a model already (config.json, tokenizer.json): remove them, or name "
+            "another folder");
+  EXPECT_FALSE(fs::exists(folder_ / "other/model.safetensors"));
+  EXPECT_EQ(read_file(folder_ / "other/config.json"), "{}");
   EXPECT_NE(message_of<IoError>([&] {
               import_model(out, folder_ / "run.h5", {});
             }).find("is there already: remove it, or name another file"),

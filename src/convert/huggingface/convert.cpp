@@ -309,14 +309,27 @@ std::vector<float> read_weights(const checkpoint::Reader& reader, const model::P
   return values;
 }
 
+/// Whether a file of this name is part of a model, also of one with another tokenizer: next to an
+/// exported model its files would be taken for that one's.
+bool is_of_model(const std::string& name) {
+  static const std::set<std::string> kNames = {"config.json", "generation_config.json",
+                                               "merges.txt",  "special_tokens_map.json",
+                                               "vocab.json",  "vocab.txt"};
+  return kNames.contains(name) || name.starts_with("tokenizer") || name.ends_with(".safetensors") ||
+         name.ends_with(".safetensors.index.json");
+}
+
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw IoError("cannot make the folder '{}': {}", folder.string(), error.message());
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-    if (fs::exists(folder / name))
-      throw IoError("'{}' is there already: remove it, or name another folder",
-                    (folder / name).string());
+  std::set<std::string> taken;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (const std::string name = entry.path().filename().string(); is_of_model(name))
+      taken.insert(name);
+  if (!taken.empty())
+    throw IoError("'{}' has files of a model already ({}): remove them, or name another folder",
+                  folder.string(), fmt::join(taken, ", "));
 }
 
 }  // namespace

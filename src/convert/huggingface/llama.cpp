@@ -28,9 +28,11 @@ class RopeReader {
  public:
   explicit RopeReader(const ConfigReader& config)
       : config_(config),
-        key_(config["rope_scaling"].is_object() && !config["rope_scaling"].empty()
-                 ? "rope_scaling"
-                 : "rope_parameters") {
+        key_(config["rope_scaling"].is_null() || config["rope_scaling"] == nlohmann::json::object()
+                 ? "rope_parameters"
+                 : "rope_scaling") {
+    if (!config[key_].is_null() && !config[key_].is_object())
+      refuse("expected an object with \"rope_type\"");
     for (const char* layers : {"full_attention", "sliding_attention"})
       if (value(layers).is_object())
         refuse_key(config, key_, "Trireme has the same positions in all layers");
@@ -52,7 +54,8 @@ class RopeReader {
   double theta() const { return number("rope_theta", config_.number("rope_theta", 10000.0)); }
   std::string type() const {
     const nlohmann::json named = value("rope_type").is_null() ? value("type") : value("rope_type");
-    return named.is_string() ? named.get<std::string>() : "default";
+    if (named.is_null() && value("factor").is_null()) return "default";
+    return named.is_string() ? named.get<std::string>() : "";
   }
   /// The context of the training before the scaling, of which older files have another place.
   std::int64_t original(std::int64_t positions) const {

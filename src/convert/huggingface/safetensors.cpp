@@ -273,6 +273,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
       fail("its weight_map has a value that is no file of its folder");
     files[tensor] = file.get<std::string>();
   }
+  if (files.empty()) fail("its weight_map names no tensor");
   return files;
 }
 

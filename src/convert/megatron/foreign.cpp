@@ -110,11 +110,14 @@ std::string text_of(const fs::path& folder, const char* name) {
 
 /// The folder of one iteration in `path`, or `path` itself.
 fs::path iteration_folder(const fs::path& path) {
-  if (const std::string latest = text_of(path, "latest_checkpointed_iteration.txt");
-      !latest.empty()) {
+  const char* const tracker = "latest_checkpointed_iteration.txt";
+  if (const std::string latest = text_of(path, tracker); !latest.empty()) {
     if (latest == "release") return path / "release";
-    int iteration = 0;
-    std::from_chars(latest.data(), latest.data() + latest.size(), iteration);
+    int iteration = -1;
+    const char* const end = latest.data() + latest.size();
+    if (std::from_chars(latest.data(), end, iteration).ptr != end || iteration < 0)
+      throw DataError("'{}': expected the number of an iteration, or release",
+                      (path / tracker).string());
     return path / fmt::format("iter_{:07}", iteration);
   }
   for (const char* name : {"latest", "latest_universal"})

@@ -228,6 +228,10 @@ void Checker::paths() {
   const auto check_optional = [&](std::string_view key, const auto& path) {
     if (path) check(key, *path);
   };
+  require(deck_.run.name != "." && deck_.run.name != "..", {"run.name"}, [&] {
+    return fmt::format("run.name = {}: the run's folder is named after it; give another name",
+                       deck_.run.name);
+  });
   check("run.output", deck_.run.output);
   check_optional("data.tokenizer.vocab", deck_.data.tokenizer.vocab);
   check_optional("data.tokenizer.merges", deck_.data.tokenizer.merges);

@@ -13,6 +13,7 @@ ROOT = HERE.parents[1]
 FOLDER = SCRATCH / "mistakes"
 TINY = [HERE / "tiny.yaml", "run.device=host", "data.train=data"]
 BYTES = "preprocess --tokenizer bytes "
+LONG = "x" * 300  # bytes; a name has at most 255
 
 # The words of the command, the exit code, and a part of the message.
 COMMANDS = [
@@ -40,6 +41,11 @@ COMMANDS = [
     ("generate --checkpoint run --interactive --output o", USAGE, "--output and --interactive: give one of them"),
     ("convert flags --output text.txt text.txt", USAGE, "--output text.txt: this is an input"),
     ("convert hf hf o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
+    ("convert hf text.txt o.h5 --write-deck text.txt", USAGE, "--write-deck text.txt: this is an input"),
+    ("convert hf hf o.h5 --write-deck ./o.h5", USAGE, "--write-deck ./o.h5: this is another output; name another file"),
+    ("convert megatron folder o.h5 --write-deck o.h5", USAGE, "--write-deck o.h5: this is another output"),
+    ("convert flags --output o --hosts o text.txt", USAGE, "--hosts o: this is another output"),
+    ("convert hf run hf", IO, "'hf' has files of a model already (config.json): remove them, or name another folder"),
     ("preprocess clean --tokenizer wordpiece --vocab text.txt --input docs.jsonl --output text.txt", USAGE, "--output text.txt: this is an input"),
     ("evaluate {tiny} --checkpoint run --checkpoint run --plot cut.h5", USAGE, "--plot cut.h5: expected a name that ends in .svg"),
     ("evaluate {tiny} --checkpoint run --plot curve.svg", USAGE, "--plot draws a curve over several checkpoints"),
@@ -50,6 +56,13 @@ COMMANDS = [
     ("report plot run -o lost/x.svg", IO, "cannot create 'lost/x.svg.part': there is no folder 'lost'"),
     ("report html run -o folder.html", IO, "cannot write 'folder.html': it is a folder; name a file in it"),
     ("report html run -o page.txt", USAGE, "-o page.txt: a page is HTML; name one such as page.html"),
+    # paths that the system cannot look at
+    (f"inspect {LONG}", IO, f"cannot access '{LONG}': File name too long"),
+    (f"convert hf {LONG} o.h5", IO, f"cannot access '{LONG}': File name too long"),
+    (f"convert megatron {LONG} o.h5", IO, "File name too long"),
+    (f"report goodput {LONG}", IO, "File name too long"),
+    (f"sweep {LONG}", IO, f"cannot access '{LONG}': File name too long"),
+    ("inspect loop", IO, "cannot access 'loop': Too many levels of symbolic links"),
     # options and their values
     (BYTES + "--input text.txt --output", USAGE, "--output needs a value: PREFIX"),
     (BYTES + "--input text.txt --output o --append-eod true", USAGE, "'true' belongs to no option: --append-eod takes no value"),
@@ -63,6 +76,7 @@ COMMANDS = [
     ("tokenizer decode --tokenizer bytes --input text.txt", USAGE, "'text.txt': decode reads standard input"),
     ("generate --checkpoint run --prompt a --max-new-tokens 5", USAGE, "unrecognised option '--max-new-tokens'; did you mean '--tokens'?"),
     ("generate --checkpoint run a", USAGE, "'a' belongs to no option; did you mean --input a?"),
+    ("generate --checkpoint run --prompt a --seed -1", USAGE, "--seed -1: expected 0 to 4294967295"),
     ("generate --checkpoint run --prompt a --tokens 2e9", USAGE, "--tokens 2000000000: expected 1 to 1000000000"),
     ("report follow run --tail many --once", USAGE, "--tail many: expected a whole number, such as 2000 or 2k"),
     ("report follow run --tail -1 --once", USAGE, "--tail -1: expected 0 or more lines"),
@@ -80,6 +94,8 @@ COMMANDS = [
     ("convert hf run o --shard-size large", USAGE, "--shard-size large: expected a size, such as 5, 5GB or 500MB"),
     ("convert megatron hf o.h5", DATA, "'hf' is a model of Hugging Face's: trireme-convert hf hf o.h5"),
     ("convert megatron run o.h5", DATA, "'run' is a run folder of Trireme: checkpoint.load=run starts from it"),
+    ("convert megatron megatron o.h5", DATA,
+     "'megatron/latest_checkpointed_iteration.txt': expected the number of an iteration, or release"),
     ("convert flags -- ls -l", DATA, "the command line has no training command"),
     ("sweep sweep.yaml --sbatch x", USAGE, "--sbatch goes with --submit"),
     ("sweep sweep.yaml --max-ranks 0", USAGE, "--max-ranks 0: expected 1 or more"),
@@ -99,6 +115,7 @@ COMMANDS = [
     ("pretrain {tiny} schedule.type=WarmupDecayLR --check", DECK, "did you mean 'linear'?"),
     ("pretrain {tiny} checkpoint.every=0 --check", DECK, "leave the key out for none"),
     ("pretrain {tiny} checkpoint.keep=0 --check", DECK, "the key's default is 'all'"),
+    ("pretrain {tiny} run.name=.. --check", DECK, "run.name = ..: the run's folder is named after it"),
     ("pretrain {tiny} run.output=~/runs --check", DECK, "run.output = ~/runs: shells alone know '~': write /"),
     ("pretrain {tiny} data.train=" + "x" * 5000 + " --check", DECK, "a path has at most 4095 bytes, not 5000"),
     ("serve --checkpoint run --port 80", USAGE, "unrecognised option '--port'; did you mean '--bind'?"),
@@ -133,13 +150,16 @@ def setUpModule():
     (FOLDER / "folder").mkdir(parents=True)
     for name in ("folder.html", "folder.vocab", "taken.vocab.part"):
         (FOLDER / name).mkdir()
-    (FOLDER / "hf").mkdir()
+    for name in ("hf", "megatron"):
+        (FOLDER / name).mkdir()
+    (FOLDER / "loop").symlink_to("loop")
     os.chdir(FOLDER)
     for ending in (".bin", ".idx", ".json"):
         shutil.copy(f"{dataset()}{ending}", f"data{ending}")
     for name in ("text.txt", "pieces.vocab"):
         shutil.copy(ROOT / "LICENSE", name)
-    texts = {"empty.txt": "", "hf/config.json": "{}", "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
+    texts = {"empty.txt": "", "hf/config.json": "{}", "megatron/latest_checkpointed_iteration.txt": "abc\n",
+             "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
              "docs.jsonl": "".join(json.dumps({"text": f"words of document {i} " * 30}) + "\n" for i in range(30)),
              "sweep.yaml": (HERE / "tiny.yaml").read_text(encoding="utf-8") + "run: {device: host}\nsweep: {model.layers: [1, 2]}\n"}
     for name, text in texts.items():

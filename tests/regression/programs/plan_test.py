@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import unittest
@@ -159,6 +160,20 @@ class Plan(RunTest):
         cluster = self.cluster(gpu=GPU + "gem: 0.8\n")
         self.assertIn("gpu.yaml:6:1: unknown key 'gem' — did you mean 'gemm'?",
                       self.plan(*SMALL, "--cluster", cluster, code=DECK).err)
+
+    def test_replaces_none_of_its_files(self):
+        cluster, deck = self.cluster(), self.folder / "deck.yaml"
+        shutil.copy(SMALL[0], deck)
+        words = [deck, *SMALL[1:], "--cluster", cluster]
+        before = {path: path.read_bytes() for path in self.folder.iterdir()}
+        for option, name in (("--write-deck", deck), ("--timeline", cluster)):
+            self.assertIn(f"{option} {name}: this is an input; name another file",
+                          self.plan(*words, option, name, code=USAGE).err)
+        for option in ("--write-job", "--timeline"):
+            same = f"{self.folder}/./new.yaml"
+            self.assertIn(f"{option} {same}: this is another output; name another file",
+                          self.plan(*words, "--write-deck", self.folder / "new.yaml", option, same, code=USAGE).err)
+        self.assertEqual({path: path.read_bytes() for path in self.folder.iterdir()}, before)
 
     def test_says_why_there_is_no_layout(self):
         for text, gpu, message in [
