@@ -39,7 +39,7 @@ po::options_description server_options() {
       ("max-body", po::value<std::int64_t>()->default_value(1 << 20)->value_name("BYTES"),
        "bytes of a request; longer ones are refused with 413")  //
       ("time-limit", po::value<std::string>()->default_value("60")->value_name("SECONDS"),
-       "of a request, also as 5min; then it gets what there is")  //
+       "of a request, above 0, also as 5min; then it gets what there is")  //
       ("drain", po::value<std::string>()->default_value("10")->value_name("SECONDS"),
        "that requests under way have after SIGTERM");
   return options;
@@ -54,7 +54,7 @@ std::int64_t positive(const po::variables_map& values, const char* option, std::
 }
 
 /// A number of seconds, or a time with its unit.
-double seconds_of(const po::variables_map& values, const char* option) {
+double seconds_of(const po::variables_map& values, const char* option, double minimum = 0.0) {
   const auto text = values[option].as<std::string>();
   double value = 0;
   try {
@@ -62,8 +62,8 @@ double seconds_of(const po::variables_map& values, const char* option) {
   } catch (const deck::BadValue&) {
     value = deck::read_time_option(fmt::format("--{}", option), text);
   }
-  if (!(value >= 0.0 && value <= 1e6))
-    throw UsageError("--{} {}: expected 0 to 1e6 seconds", option, text);
+  if (!(value >= minimum && value <= 1e6))
+    throw UsageError("--{} {}: expected {} to 1e6 seconds", option, text, minimum);
   return value;
 }
 
@@ -101,7 +101,7 @@ serve::ServerOptions read_options(const po::variables_map& values) {
   options.access_token = read_token(values);
   read_address(values, options);
   options.body_bytes = static_cast<std::size_t>(positive(values, "max-body", 1 << 30));
-  options.request_seconds = seconds_of(values, "time-limit");
+  options.request_seconds = seconds_of(values, "time-limit", 0.001);
   options.limits.new_tokens = positive(values, "max-tokens", 1 << 24);
   positive(values, "batch", 4096);
   positive(values, "queue", 1 << 20);
@@ -136,10 +136,11 @@ ExitCode serve_on(const po::variables_map& values, serve::ServerOptions options,
                                static_cast<std::size_t>(values["queue"].as<std::int64_t>()));
   {
     const serve::Server server(options, queue, *model.tokenizer);
-    std::fputs(fmt::format("{0}: KV cache: {1}\n{0}: serving {2} at http://{3}:{4}\n", kProgram,
-                           decoder.cache_plan().text(), options.model, options.host, server.port())
-                   .c_str(),
-               stderr);
+    std::fputs(
+        fmt::format("{0}: KV cache: {1}\n{0}: serving {2} at http://{3}\n", kProgram,
+                    decoder.cache_plan().text(), options.model, options.address(server.port()))
+            .c_str(),
+        stderr);
     queue.run(stopping, std::chrono::milliseconds(
                             static_cast<std::int64_t>(1e3 * seconds_of(values, "drain"))));
   }

@@ -87,6 +87,9 @@ void check_sampling(const Sampling& sampling) {
   if (!(sampling.repetition_penalty > 0.0 && std::isfinite(sampling.repetition_penalty)))
     throw UsageError("--repetition-penalty {}: expected a number above 0 (1: none)",
                      sampling.repetition_penalty);
+  if (sampling.seed > static_cast<std::uint64_t>(kMaxSeed))
+    throw UsageError("--seed {}: expected 0 to {}", static_cast<std::int64_t>(sampling.seed),
+                     kMaxSeed);
 }
 
 void penalize_repetition(std::span<double> logits, std::span<const std::int32_t> context,

@@ -18,6 +18,9 @@
 
 namespace trireme::generate {
 
+/// The largest seed, as in decks.
+inline constexpr std::int64_t kMaxSeed = 4294967295;
+
 /// How the next token is sampled. In this order: repetition penalty, temperature, top-k, top-p,
 /// min-p.
 struct Sampling {

@@ -83,11 +83,9 @@ void require_neutral(const Json& json, const char* key, bool neutral) {
     throw BadRequest(400, fmt::format("{} is not supported", key));
 }
 
-constexpr std::int64_t kMaxSeed = 4294967295;
-
 std::uint64_t seed_of(const Json& json, const char* key) {
   if (!member(json, key).is_null())
-    return static_cast<std::uint64_t>(whole(json, key, 0, 0, kMaxSeed));
+    return static_cast<std::uint64_t>(whole(json, key, 0, 0, generate::kMaxSeed));
   return std::random_device()();
 }
 

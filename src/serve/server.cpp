@@ -148,13 +148,24 @@ void Server::Implementation::configure() {
   http.set_tcp_nodelay(true);
   http.set_pre_routing_handler([this](const auto& request, auto& response) {
     ++queue.counters.requests;
-    if (allowed(request)) return httplib::Server::HandlerResponse::Unhandled;
-    response.status = 401;
-    response.set_header("WWW-Authenticate", "Bearer");
-    response.set_header("Connection", "close");  // the body is not read
-    response.set_content(error_body(401, "an access token is needed: Authorization: Bearer ..."),
-                         "application/json");
-    return httplib::Server::HandlerResponse::Handled;
+    // A server may ignore Range (RFC 9110, 14.2); httplib would cut answers with it.
+    const_cast<httplib::Request&>(request).ranges.clear();
+    const auto refuse = [&](int status, const char* message) {
+      response.status = status;
+      response.set_header("Connection", "close");  // the body is not read
+      response.set_content(error_body(status, message), "application/json");
+      return httplib::Server::HandlerResponse::Handled;
+    };
+    if (!allowed(request)) {
+      response.set_header("WWW-Authenticate", "Bearer");
+      return refuse(401, "an access token is needed: Authorization: Bearer ...");
+    }
+    // httplib would read to the end of the connection.
+    const bool has_body = request.method == "POST" || request.method == "PUT";
+    if (has_body && !request.has_header("Content-Length") &&
+        !request.has_header("Transfer-Encoding"))
+      return refuse(411, "the request has no Content-Length");
+    return httplib::Server::HandlerResponse::Unhandled;
   });
   http.set_error_handler([this](const auto& request, auto& response) {
     ++queue.counters.refused;
@@ -362,6 +373,11 @@ void Server::Implementation::answer_megatron(const httplib::Request& request,
   });
 }
 
+std::string ServerOptions::address(int of_port) const {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, of_port)
+                                             : fmt::format("[{}]:{}", host, of_port);
+}
+
 Server::Server(const ServerOptions& options, CompletionQueue& queue,
                const tokenizer::Tokenizer& tokenizer)
     : implementation_(std::make_unique<Implementation>(options, queue, tokenizer)) {
@@ -372,8 +388,8 @@ Server::Server(const ServerOptions& options, CompletionQueue& queue,
               : self.http.bind_to_port(options.host, options.port) ? options.port
                                                                    : -1;
   if (self.port < 0)
-    throw IoError("cannot listen on {}:{}: the address is in use, or not of this machine",
-                  options.host, options.port);
+    throw IoError("cannot listen on {}: the address is in use, or not of this machine",
+                  options.address(options.port));
   // httplib's backlog is 5: when more clients connect at a time, some are reset.
   ::listen(self.listening, SOMAXCONN);
   self.listener = std::async(std::launch::async, [&self] { self.http.listen_after_bind(); });

@@ -215,6 +215,9 @@ struct ServerOptions {
   std::size_t body_bytes = std::size_t{1} << 20;
   double request_seconds = 60.0;  ///< then a continuation ends as it is
   int connections = 128;          ///< served at a time; each has a thread
+
+  /// The host and a port of it as URLs have them: IPv6 addresses in brackets.
+  std::string address(int of_port) const;
 };
 
 /// Listens from the time it is made; its threads hand requests to `queue`.

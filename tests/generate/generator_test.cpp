@@ -287,6 +287,8 @@ TEST(Sampling, RangesAreChecked) {
   EXPECT_EQ(refusal({.repetition_penalty = 0.0}),
             "--repetition-penalty 0: expected a number above 0 (1: none)");
   EXPECT_NE(refusal({.top_p = std::nan("")}), "");
+  EXPECT_EQ(refusal({.seed = 4294967295}), "");
+  EXPECT_EQ(refusal({.seed = 4294967296}), "--seed 4294967296: expected 0 to 4294967295");
 }
 
 TEST(ContinuationText, IsWhatFollowsThePrompt) {

@@ -1,4 +1,4 @@
-// What becomes of clients and of the server when the model fails.
+// What becomes of clients and of the server when the model fails; how it writes its address.
 #include <gtest/gtest.h>
 #include <httplib.h>
 
@@ -56,6 +56,11 @@ TEST(CompletionQueue, EndsAllRequestsWhenTheModelFails) {
     EXPECT_EQ(problem.status, 503);
   }
   server.reset();  // ends
+}
+
+TEST(ServerOptions, PutIpv6AddressesInBrackets) {
+  EXPECT_EQ(ServerOptions{.host = "::1"}.address(8080), "[::1]:8080");
+  EXPECT_EQ(ServerOptions{.host = "localhost"}.address(80), "localhost:80");
 }
 
 }  // namespace

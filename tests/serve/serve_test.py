@@ -173,6 +173,8 @@ class Serve(RunTest):
     def test_other_addresses(self):
         status, text = self.server.ask("GET", "/health")
         self.assertEqual((status, json.loads(text)), (200, {"status": "ok", "model": "tiny-20"}))
+        for ranges in ("bytes=0-0", "bytes=1-2,4-5"):  # which are not supported
+            self.assertEqual(self.server.ask("GET", "/health", headers={"Range": ranges}), (200, text))
         status, text = self.server.ask("GET", "/")
         self.assertEqual(status, 200)
         self.assertIn("<title>Trireme</title>", text)
@@ -212,6 +214,15 @@ class Serve(RunTest):
             found, text = self.server.ask("POST", "/v1/completions", body)
             self.assertEqual(found, status, (body, text))
             self.assertIn(message, json.loads(text)["error"]["message"])
+
+    def test_requests_without_a_length_are_refused_at_once(self):
+        for method, path in (("POST", "/v1/completions"), ("PUT", "/api")):
+            with contextlib.closing(self.server.connect()) as connection:
+                connection.putrequest(method, path)
+                connection.endheaders()
+                answer = connection.getresponse()
+                self.assertEqual(answer.status, 411)
+                self.assertIn(b"the request has no Content-Length", answer.read())
 
     def raw(self, data, wait=True):
         """Sends bytes; returns what comes back before the end of the connection."""
@@ -466,6 +477,7 @@ class Serve(RunTest):
                  "0.0.0.0:1"),
                 (USAGE, "--bind x: expected HOST:PORT", "--bind", "x"),
                 (USAGE, "--batch 0: expected 1 to", "--batch", 0),
+                (USAGE, "--time-limit 0: expected 0.001 to 1e6 seconds", "--time-limit", 0),
                 (IO, "the address is in use", "--bind", f"127.0.0.1:{self.server.port}")):
             result = run("trireme-serve", "--checkpoint", self.run_folder, "--device", "host", *words)
             self.assertEqual(result.code, code, result)
