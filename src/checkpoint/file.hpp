@@ -238,12 +238,12 @@ bool is_foreign(const std::filesystem::path& path);
 Latest locate(const std::filesystem::path& path);
 
 /// Deletes the step files that are neither among the `keep` newest up to the one that `latest`
-/// names, nor newer than that, nor of an iteration that is a milestone; without `keep` deletes
+/// names, nor newer than that, nor milestones; without `keep` deletes
 /// nothing. Called by one rank after a save that succeeded. Returns the deleted files. Throws
 /// IoError that names the first file that cannot be deleted, after deleting the others.
 std::vector<std::filesystem::path> retain(
     const std::filesystem::path& folder, std::optional<std::int64_t> keep,
-    const std::function<bool(std::int64_t)>& is_milestone = [](std::int64_t) { return false; });
+    const std::function<bool(const Step&)>& is_milestone = [](const Step&) { return false; });
 
 /// Writes the name of `path` to the file `latest` in its folder, atomically. Throws IoError.
 void publish(const std::filesystem::path& path);

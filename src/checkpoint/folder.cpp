@@ -157,7 +157,7 @@ Latest locate(const std::filesystem::path& path) {
 
 std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
                                           std::optional<std::int64_t> keep,
-                                          const std::function<bool(std::int64_t)>& is_milestone) {
+                                          const std::function<bool(const Step&)>& is_milestone) {
   std::vector<std::filesystem::path> deleted;
   if (!keep) return deleted;
   const std::string named = latest_name(folder);
@@ -167,7 +167,7 @@ std::vector<std::filesystem::path> retain(const std::filesystem::path& folder,
   std::string problem;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const bool newest = static_cast<std::int64_t>(steps.size() - i) <= *keep;
-    if (newest || is_milestone(steps[i].iteration) || steps[i].path.filename() == named) continue;
+    if (newest || is_milestone(steps[i]) || steps[i].path.filename() == named) continue;
     try {
       remove_file(steps[i].path);
       deleted.push_back(steps[i].path);

@@ -82,18 +82,25 @@ void set_stripes(const std::filesystem::path& folder, std::int64_t stripes) {
 
 }  // namespace
 
-bool is_milestone(const deck::Deck& deck, std::int64_t iteration) {
+bool is_milestone(const deck::Deck& deck, const checkpoint::Step& step) {
   const auto& every = deck.checkpoint.keep_every;
-  return every && is_due(deck, *every, iteration);
+  if (!every) return false;
+  if (every->unit == deck::Unit::iterations)
+    return deck::reaches(*every, {.iteration = step.iteration - 1}, {.iteration = step.iteration});
+  try {
+    const checkpoint::Header header = checkpoint::read_header(step.path);
+    const deck::Deck writer = deck_of(header, step.path);
+    const deck::Progress now = RunState::from(header).progress();
+    return deck::reaches(*every, before_last_iteration(writer.batch, now), now);
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 int max_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
-                        const deck::Progress& end, const std::vector<checkpoint::Step>& steps) {
+                        const deck::Progress& end, std::int64_t replaced) {
   constexpr std::int64_t kMax = 64;
   if (!deck.checkpoint.keep) return 1;
-  const auto replaced = std::count_if(
-      steps.begin(), steps.end(),
-      [&](const checkpoint::Step& step) { return !is_milestone(deck, step.iteration); });
   const std::int64_t at_a_time =
       std::min(std::min(*deck.checkpoint.keep, kMax) + 1 - replaced, saves_due(deck, now, end));
   return static_cast<int>(std::clamp<std::int64_t>(at_a_time, 1, kMax));
@@ -203,10 +210,12 @@ void RunCheckpoints::preflight(const deck::Progress& now, const deck::Progress& 
       return std::string();
     });
   int count = 1;
-  if (groups_.world->rank() == 0)
+  if (groups_.world->rank() == 0) {
+    const auto replaced = std::ranges::count_if(
+        checkpoint::list_steps(folder), [&](const checkpoint::Step& step) { return !keeps(step); });
     // A compressed file is written next to the one that is not.
-    count =
-        max_new_checkpoints(deck_, now, end, checkpoint::list_steps(folder)) + (compression() > 0);
+    count = max_new_checkpoints(deck_, now, end, replaced) + (compression() > 0);
+  }
   throw_collectively([&] {
     checkpoint::preflight_save(checkpoint::step_path(folder, now.iteration), *groups_.world,
                                deck::print_deck(deck_),
@@ -378,13 +387,24 @@ void RunCheckpoints::finish_copies() {
   if (background_) background_->finish_copies();
 }
 
+bool RunCheckpoints::keeps(const checkpoint::Step& step) {
+  const auto [known, is_new] = milestones_.try_emplace(step.iteration);
+  if (is_new) {
+    const comm::WatchedWork work =
+        groups_.world->work(fmt::format("reading '{}'", step.path.string()), 60.0);
+    known->second = is_milestone(deck_, step);
+  }
+  return known->second;
+}
+
 void RunCheckpoints::delete_old() {
-  if (!deletion_due_) return;
+  // While a checkpoint is compressed no other can be looked into: later.
+  if (!deletion_due_ || (background_ && background_->publishes())) return;
   deletion_due_ = false;
   if (!reporter_) return;
   try {
     checkpoint::retain(checkpoint_folder(deck_), deck_.checkpoint.keep,
-                       [&](std::int64_t iteration) { return is_milestone(deck_, iteration); });
+                       [&](const checkpoint::Step& step) { return keeps(step); });
   } catch (const IoError& error) {
     // The file may belong to another user or be protected: no reason to stop training.
     reporter_->print(fmt::format("warning: {} (checkpoint.keep)", error.what()));

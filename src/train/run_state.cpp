@@ -137,6 +137,14 @@ RunState RunState::from(const checkpoint::Header& header) {
           .train_tokens = text_or_empty("train_tokens")};
 }
 
+deck::Progress before_last_iteration(const deck::Batch& batch, const deck::Progress& now) {
+  if (now.iteration == 0) return now;
+  const deck::BatchSizes sizes(batch);
+  const deck::Progress before = sizes.advance({}, now.iteration - 1);
+  if (sizes.advance(before, 1) == now) return before;
+  return {now.iteration - 1, now.samples - batch.global};
+}
+
 std::optional<deck::IterationRange> data_to_skip(const deck::Deck& deck, const RunState& state) {
   const std::int64_t next = state.iteration + 1;
   for (const auto& [first, last] : deck.train.skip)

@@ -80,6 +80,10 @@ struct RunState {
   static RunState from(const checkpoint::Header& header);
 };
 
+/// The progress before the last iteration of a run that has come to `now`. In a ramp-up its batch
+/// was smaller than the global one, which it is taken to have been where `batch` has changed since.
+deck::Progress before_last_iteration(const deck::Batch& batch, const deck::Progress& now);
+
 /// What an iteration did; the same on every rank.
 struct StepResult {
   double loss = 0.0;  ///< mean over the batch's tokens

@@ -15,17 +15,6 @@ using device::Phase;
 
 namespace {
 
-/// The progress before the last iteration of a run that has come to `now`. In a ramp-up its batch
-/// was smaller than `global_batch`, which it is taken to have been where `batches` have changed
-/// since.
-deck::Progress before_last_iteration(const deck::BatchSizes& batches, std::int64_t global_batch,
-                                     const deck::Progress& now) {
-  if (now.iteration == 0) return now;
-  const deck::Progress before = batches.advance({}, now.iteration - 1);
-  if (batches.advance(before, 1) == now) return before;
-  return {now.iteration - 1, now.samples - global_batch};
-}
-
 /// What a run starts with: the state of a checkpoint, or that of a fresh model.
 RunState starting_state(const TrainerOptions& options) {
   RunState state;
@@ -144,7 +133,7 @@ void Trainer::resume_with(const RunState& state) {
   state_.abandoned = 0;
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
-  previous_ = before_last_iteration(batches_, deck_.batch.global, state_.progress());
+  previous_ = before_last_iteration(deck_.batch, state_.progress());
 }
 
 bool Trainer::rewind(const std::string& spike) {

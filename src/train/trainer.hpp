@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,15 +30,16 @@
 
 namespace trireme::train {
 
-/// Whether checkpoint.keep_every keeps the checkpoint of `iteration`.
-bool is_milestone(const deck::Deck& deck, std::int64_t iteration);
+/// Whether checkpoint.keep_every keeps this one. Samples are counted as the run that wrote it did,
+/// whose batches may have been others than `deck` has; one that cannot be read is kept.
+bool is_milestone(const deck::Deck& deck, const checkpoint::Step& step);
 
 /// How many more checkpoints than those in its folder now a run from `now` to `end` has at the same
 /// time, at most 64: reserving their space takes seconds. checkpoint.keep deletes an old one once
-/// the new one exists. 1 where all are kept, which users have to move away; milestones to come are
-/// not counted.
+/// the new one exists, of which `replaced` are no milestones. 1 where all are kept, which users
+/// have to move away; milestones to come are not counted.
 int max_new_checkpoints(const deck::Deck& deck, const deck::Progress& now,
-                        const deck::Progress& end, const std::vector<checkpoint::Step>& steps);
+                        const deck::Progress& end, std::int64_t replaced);
 
 /// Writes a run's checkpoints and deletes old ones. All ranks have one and call it together.
 class RunCheckpoints {
@@ -133,6 +135,9 @@ class RunCheckpoints {
   std::vector<int> partners_;  ///< the nodes of the ranks, with checkpoint.local.partner
   /// Null without checkpoint.async and checkpoint.local.
   std::unique_ptr<checkpoint::BackgroundSave> background_;
+  /// is_milestone(), of each checkpoint once. Rank 0 alone.
+  bool keeps(const checkpoint::Step& step);
+  std::map<std::int64_t, bool> milestones_;  ///< by iteration
   InFlight in_flight_;
   std::function<void()> published_ = [] {};
   bool shared_failed_ = false;   ///< the last shared one of the background saves

@@ -197,7 +197,7 @@ TEST_F(FolderTest, RetentionKeepsNewestMilestonesAndLatest) {
   for (std::int64_t iteration = 10; iteration <= 80; iteration += 10)
     write_file_atomically(step_path(folder_, iteration), "");
   publish(step_path(folder_, 80));
-  const auto is_milestone = [](std::int64_t iteration) { return iteration % 40 == 0; };
+  const auto is_milestone = [](const Step& step) { return step.iteration % 40 == 0; };
   EXPECT_TRUE(retain(folder_, std::nullopt, is_milestone).empty());
   const std::vector<std::filesystem::path> deleted = retain(folder_, 2, is_milestone);
   EXPECT_EQ(iterations(), (std::vector<std::int64_t>{40, 70, 80}));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "decks.hpp"
 
 namespace trireme::train {
@@ -11,9 +13,11 @@ namespace {
 /// `steps`.
 int most(std::vector<std::string> overrides, std::int64_t now = 0,
          const std::vector<std::int64_t>& steps = {}) {
-  std::vector<checkpoint::Step> files;
-  for (const std::int64_t step : steps) files.push_back({step, checkpoint::step_path("run", step)});
-  return max_new_checkpoints(tiny_deck("run", overrides), {now, 4 * now}, {100, 400}, files);
+  const deck::Deck deck = tiny_deck("run", overrides);
+  const auto replaced = std::ranges::count_if(steps, [&](std::int64_t step) {
+    return !is_milestone(deck, {step, checkpoint::step_path("run", step)});
+  });
+  return max_new_checkpoints(deck, {now, 4 * now}, {100, 400}, replaced);
 }
 
 TEST(KeptCheckpoints, OneMoreThanIsKeptWhileTheNewOneIsWritten) {
@@ -38,6 +42,16 @@ TEST(KeptCheckpoints, MilestonesMakeNoRoom) {
                                           "checkpoint.keep_every=40"};
   EXPECT_EQ(most(words, 50, {40, 50}), 2);
   EXPECT_EQ(most(words, 60, {40, 50, 60}), 1);
+}
+
+TEST(KeptCheckpoints, WhatCannotBeReadMayBeAMilestone) {
+  const auto is_kept = [](const std::string& every) {
+    return is_milestone(tiny_deck("run", {"checkpoint.every=10", "checkpoint.keep=2",
+                                          "checkpoint.keep_every=" + every}),
+                        {50, "run/absent.h5"});
+  };
+  EXPECT_TRUE(is_kept("160 samples"));
+  EXPECT_FALSE(is_kept("40"));
 }
 
 TEST(KeptCheckpoints, OneWhereAllAreKept) { EXPECT_EQ(most({"checkpoint.every=10"}), 1); }

@@ -27,11 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The deck in a checkpoint.
-deck::Deck deck_of(const checkpoint::Header& header, const fs::path& path) {
-  return deck::parse(header.deck, path.string() + ":/deck", {}, {.need_data = false});
-}
-
 /// Notes in `point` that the learning-rate schedule of `deck` has another rate at the position of
 /// `state` than that of the deck `before`: most count samples, so that with another batch.global
 /// the same iterations are another part of them.
@@ -170,6 +165,10 @@ RestartPoint compare_with_checkpoint(const deck::Deck& deck, const std::string& 
 }
 
 }  // namespace
+
+deck::Deck deck_of(const checkpoint::Header& header, const fs::path& path) {
+  return deck::parse(header.deck, path.string() + ":/deck", {}, {.need_data = false});
+}
 
 fs::path checkpoint_folder(const deck::Deck& deck) {
   return fs::path(deck.run.output) / "checkpoints";

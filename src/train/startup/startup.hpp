@@ -93,6 +93,9 @@ struct RestartPoint {
   std::vector<std::string> notes;
 };
 
+/// The deck of the run that wrote the checkpoint at `path`. Throws DeckError.
+deck::Deck deck_of(const checkpoint::Header& header, const std::filesystem::path& path);
+
 /// The run folder's checkpoints.
 std::filesystem::path checkpoint_folder(const deck::Deck& deck);
 

@@ -115,6 +115,14 @@ class CountedInSamples(RunTest):
         self.assertEqual(len(saves), 4)
         self.assertEqual(self.checkpoints("run"), [f"step-{step:08}.h5" for step in passed[60]])
 
+    def test_milestones_stay_where_the_batch_changes(self):
+        words = [*by_samples(200), "checkpoint.every=20 samples", "checkpoint.keep=1", "checkpoint.keep_every=40 samples"]
+        self.pretrain("run", *words, "train.exit_interval=64 samples")
+        self.pretrain("run", *words, "batch.global=12")
+        # In batches of 8 up to sample 64, then of 12: the iterations that pass multiples, and the newest one.
+        milestones = [5, *(8 + math.ceil((samples - 64) / 12) for samples in (80, 120, 160))]
+        self.assertEqual(self.checkpoints("run")[:-1], [f"step-{step:08}.h5" for step in milestones])
+
     def test_evaluations_are_the_same_with_and_without_a_ramp(self):
         frozen = ["schedule.peak=1e-30", "evaluate.every=40 samples", "evaluate.at_end=true"]
         self.pretrain("ramp", *RAMP, *frozen)
