@@ -180,8 +180,8 @@ void LossScaler::shrink() {
   if (parameters_.dialect == LossScaleDialect::deepspeed && state_.scale == parameters_.minimum)
     throw CodedError<ExitCode::diverged>(
         "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run. "
-        "(precision.loss_scale.minimum = {}: gradients overflow at every scale; lower "
-        "schedule.peak, or train with precision.compute: bf16)",
+        "(precision.loss_scale.minimum = {}: gradients overflow at every scale; "
+        "precision.compute: bf16 needs none)",
         parameters_.minimum);
   state_.scale = std::max(state_.scale / 2, parameters_.minimum);
 }

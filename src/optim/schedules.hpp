@@ -148,8 +148,9 @@ class LossScaler {
   /// Resumes from a checkpoint's state, if both that scale and this one are dynamic.
   void restore(const LossScaleState& state);
 
-  /// Called after each iteration: `overflow` says that its gradients were not finite. Throws Error
-  /// (exit 1), with DeepSpeed's text, on an overflow at the minimum scale in its dialect.
+  /// Called after each iteration: `overflow` says that its gradients were not finite. Throws
+  /// CodedError<ExitCode::diverged>, with DeepSpeed's text, on an overflow at the minimum scale in
+  /// its dialect.
   void update(bool overflow);
 
  private:

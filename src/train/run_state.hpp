@@ -97,6 +97,7 @@ struct StepResult {
   /// The update was skipped while the dynamic loss scale was above its minimum.
   bool searches_scale = false;
   std::optional<std::string> spike = {};              ///< why train.spike skipped the update
+  std::optional<std::string> diverged = {};           ///< why no loss scale is left
   std::optional<std::int64_t> gradient_zeros = {};    ///< with log.norms, where a report is due
   std::optional<double> largest_logit = {};           ///< the same
   std::optional<optim::LayerNorms> layer_norms = {};  ///< with log.norms: layers, likewise

@@ -148,20 +148,15 @@ StepResult Trainer::update_weights(double loss, double loss_scale, std::int64_t 
     state_.spikes.skipped += result.spike.has_value();
     result.searches_scale = !is_finite && loss_scaler_.can_fall();
   }
-  update_loss_scale(is_finite);
+  try {
+    loss_scaler_.update(/*overflow=*/!is_finite);
+  } catch (const CodedError<ExitCode::diverged>& error) {
+    result.diverged = error.what();  // on every rank: the norm is the same
+  }
+  state_.loss_scale = loss_scaler_.state();
   result.learning_rate = learning_rate_.at(position());
   result.loss_scale = loss_scaler_.scale();
   return result;
-}
-
-void Trainer::update_loss_scale(bool is_finite) {
-  // The norm is the same on every rank, and so is what follows from it.
-  try {
-    loss_scaler_.update(/*overflow=*/!is_finite);
-  } catch (const Error& error) {
-    throw CollectiveError(error.code(), error.what());
-  }
-  state_.loss_scale = loss_scaler_.state();
 }
 
 void Trainer::forward_only() { runner_.evaluate(*train_data_, next_batch(), state_.next_sample()); }
@@ -169,6 +164,7 @@ void Trainer::forward_only() { runner_.evaluate(*train_data_, next_batch(), stat
 // ---- divergence
 
 StopReason Trainer::judge(const StepResult& result) {
+  if (result.diverged) return diverged(*result.diverged);
   if (reports_at(state_.iteration) && !check_weights())
     return diverged(fmt::format("the weights of iteration {} are not finite", state_.iteration));
   if (!result.is_bad()) {

@@ -204,6 +204,8 @@ StopReason Trainer::run() {
     if (stop != StopReason::none) break;
     stop = stops_.after_step(previous_, state_.progress(), end_, finish_prefetch());
   }
+  // The next start does not know of these iterations.
+  if (log_.has_unreported() && stop != StopReason::corrupted) report_interval();
   advance_save(/*wait=*/true);
   if (stop == StopReason::none) stop = StopReason::finished;
   if (stop == StopReason::diverged || stop == StopReason::corrupted) return stop;
@@ -285,10 +287,13 @@ bool Trainer::reports_at(std::int64_t iteration) const {
 
 void Trainer::report(const StepResult& result) {
   log_.add(result);
-  if (!reports_at(state_.iteration)) return;
-  log_.report(result, state_,
-              deck_.log.norms != deck::LogNorms::none ? std::optional(optimizer_.parameter_norm())
-                                                      : std::nullopt);
+  if (reports_at(state_.iteration)) report_interval();
+}
+
+void Trainer::report_interval() {
+  log_.report(state_, deck_.log.norms != deck::LogNorms::none
+                          ? std::optional(optimizer_.parameter_norm())
+                          : std::nullopt);
 }
 
 void Trainer::report_gpus_if_due() {

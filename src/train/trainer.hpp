@@ -222,11 +222,9 @@ class Trainer {
   /// global batch. Computes the norm unless it is known.
   StepResult update_weights(double loss, double loss_scale, std::int64_t samples,
                             std::optional<double> norm);
-  /// Counts bad iterations in a row; `diverged` when they are too many, or when a report is due
-  /// and the weights are not finite.
+  /// Counts bad iterations in a row; `diverged` when they are too many, when no loss scale is left,
+  /// or when a report is due and the weights are not finite.
   StopReason judge(const StepResult& result);
-  /// Ends an iteration's loss scale: halves or doubles it where that is due.
-  void update_loss_scale(bool is_finite);
   /// Opens the range that a profiler records before the first `iteration` of it, and closes it
   /// after the last.
   void profile(std::int64_t iteration, bool begins);
@@ -255,6 +253,8 @@ class Trainer {
   StepResult recorded_step();
   /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
+  /// Reports the iterations that have not been reported. Collective.
+  void report_interval();
   /// The use of GPUs since the last time, where log.gpu_every asks for it.
   void report_gpus_if_due();
   /// Warns of weights that are absurdly large; false where some are not finite.

@@ -212,11 +212,11 @@ void TrainingLog::add(const StepResult& result) {
   interval_.skipped += !result.applied;
   ++interval_.iterations;
   interval_.samples += result.samples;
+  interval_.last = result;
 }
 
-void TrainingLog::report(const StepResult& result, const RunState& state,
-                         std::optional<double> parameter_norm) {
-  report::TrainEvent event = train_event(result, state);
+void TrainingLog::report(const RunState& state, std::optional<double> parameter_norm) {
+  report::TrainEvent event = train_event(state);
   event.parameter_norm = parameter_norm;
   if (reporter_) reporter_->on(event);
   if (deck_.log.memory && !memory_reported_) report_memory(state.iteration);
@@ -245,7 +245,8 @@ double TrainingLog::mean_loss(double sum, double applied_sum) const {
   return finite > 0 ? sum / static_cast<double>(finite) : std::nan("");
 }
 
-report::TrainEvent TrainingLog::train_event(const StepResult& result, const RunState& state) const {
+report::TrainEvent TrainingLog::train_event(const RunState& state) const {
+  const StepResult& result = interval_.last;
   const double seconds = interval_.watch.seconds();
   const deck::Model& model = deck_.model;
   const double tokens = static_cast<double>(interval_.samples * model.sequence);

@@ -86,10 +86,11 @@ class TrainingLog {
 
   /// Adds an iteration to the interval.
   void add(const StepResult& result);
-  /// Reports the interval, of which `result` is the last iteration, and begins another;
-  /// `parameter_norm` with log.norms. Collective over all ranks.
-  void report(const StepResult& result, const RunState& state,
-              std::optional<double> parameter_norm);
+  /// Whether iterations have not been reported.
+  bool has_unreported() const { return interval_.iterations > 0; }
+  /// Reports the interval and begins another; `parameter_norm` with log.norms. Collective over all
+  /// ranks.
+  void report(const RunState& state, std::optional<double> parameter_norm);
   /// Reports the use of GPUs since the last time. Collective over all ranks.
   void report_gpus(std::int64_t iteration);
   /// Reports the timer of `phase`, an evaluation or a save. Collective over all ranks.
@@ -102,11 +103,12 @@ class TrainingLog {
     double loss = 0.0, applied_loss = 0.0;                    ///< sums of finite ones
     double sentence_loss = 0.0, applied_sentence_loss = 0.0;  ///< of the same iterations
     std::int64_t iterations = 0, samples = 0, applied = 0, skipped = 0, nan = 0;
+    StepResult last;
   };
 
   /// Over the iterations whose update was applied, as Megatron-LM's; over all where none was.
   double mean_loss(double sum, double applied_sum) const;
-  report::TrainEvent train_event(const StepResult& result, const RunState& state) const;
+  report::TrainEvent train_event(const RunState& state) const;
   void report_memory(std::int64_t iteration);
   /// The timers of `phases`, as means over `iterations`; none where log.timers is off.
   report::TimersEvent report_timers(std::span<const device::Phase> phases, std::int64_t iteration,

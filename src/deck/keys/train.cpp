@@ -257,7 +257,8 @@ void log_keys(std::vector<Key>& rows) {
               .by_default("10")
               .from(1, kMaxSteps)
               .unit("iterations")
-              .help("Iterations between training lines."),
+              .help("Iterations between training lines; those since the last one are reported "
+                    "at a stop."),
           key(TRIREME_MEMBER(log.tensorboard.enable))
               .by_default("true")
               .help("Write TensorBoard event files."),

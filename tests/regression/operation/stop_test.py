@@ -182,6 +182,18 @@ class Stops(RunTest):
         self.assertEqual(self.check_stop("run", result, FINISHED, reason), 3)
         self.check_continues("run", result)
 
+    def test_no_iteration_is_left_out_of_the_lines(self):
+        """Those since the last line are reported at a stop: the next start does not know of them."""
+        words = ["train.iterations=12", "log.every=4", "precision.compute=fp16", "precision.loss_scale.initial=1e12",
+                 "precision.loss_scale.hysteresis=1"]
+        for _ in range(2):
+            self.pretrain("run", *words, "train.exit_interval=6")
+        lines = self.events("run", "train")
+        self.assertEqual([line["iteration"] for line in lines], [4, 6, 8, 12])
+        skipped = self.inspect(self.latest("run"))["attributes"]["skipped"]
+        self.assertGreater(skipped, 4)
+        self.assertEqual(sum(line["skipped"] for line in lines), skipped)
+
     def test_finished(self):
         result = self.pretrain("run", "train.iterations=3")
         self.assertEqual(self.check_stop("run", result, FINISHED, "finished"), 3)

@@ -87,7 +87,9 @@ class LossScale(ScaleTest):
                 self.assertEqual(result.err.count(message), 1, result)
                 # The first takes from the hysteresis, two halve the scale, the fourth is too much.
                 self.assertEqual([scale for scale, *_ in self.scales(f"{ranks}")],
-                                 [4294967296, 2147483648, 1073741824])
+                                 [4294967296, 2147483648, 1073741824, 1073741824])
+                stop = self.stop_event(f"{ranks}")
+                self.assertEqual((stop["iteration"], stop["exit_code"]), (4, DIVERGED))
 
     def test_a_constant_scale_of_fp32_changes_nothing(self):
         self.pretrain("plain")
