@@ -19,8 +19,6 @@
 namespace trireme::report {
 namespace {
 
-constexpr double kSecondsAtEnd = 30.0;
-
 /// Runs $TRIREME_HOOK; timeout (coreutils) ends it with 124, or 137 where it does not end.
 constexpr const char* kRunHook =
     "if command -v timeout >/dev/null; then\n"
@@ -53,10 +51,17 @@ std::string one_line(std::string text) {
   return text;
 }
 
+void print_warnings(const std::vector<std::string>& messages) {
+  for (const std::string& message : messages)
+    std::fputs(fmt::format("warning: {}\n", message).c_str(), stderr);
+}
+
 }  // namespace
 
-Hooks::Hooks(const deck::Hooks& commands, std::filesystem::path folder)
-    : commands_(commands), folder_(std::filesystem::absolute(folder)) {
+Hooks::Hooks(const deck::Hooks& commands, std::filesystem::path folder, double seconds_at_end)
+    : commands_(commands),
+      folder_(std::filesystem::absolute(folder)),
+      seconds_at_end_(seconds_at_end) {
   if (!commands_.fault) return;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -79,13 +84,17 @@ Hooks::Hooks(const deck::Hooks& commands, std::filesystem::path folder)
 Hooks::~Hooks() {
   const Stopwatch watch;
   while (true) {
-    for (const std::string& failure : poll())
-      std::fputs(fmt::format("warning: {}\n", failure).c_str(), stderr);
-    if ((!running_ && waiting_.empty()) || watch.seconds() >= kSecondsAtEnd) break;
+    print_warnings(poll());
+    if ((!running_ && waiting_.empty()) || watch.seconds() >= seconds_at_end_) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  if (running_)
-    std::fputs(fmt::format("warning: hooks.{} still runs\n", running_->event).c_str(), stderr);
+  if (running_) failures_.push_back(fmt::format("hooks.{} still runs", running_->event));
+  if (!waiting_.empty() && waiting_.back().event == "stop") {
+    start(std::move(waiting_.back()));
+    waiting_.pop_back();
+  }
+  leave_out(waiting_, "the run ended while an earlier hook ran");
+  print_warnings(failures_);
   if (guard_ >= 0) ::close(guard_);
 }
 
@@ -143,17 +152,45 @@ std::vector<std::string> Hooks::poll() {
                                       (folder_ / "hooks.log").string(), running_->command));
     running_.reset();
   }
-  if (!running_ && !waiting_.empty()) {
-    running_ = std::move(waiting_.front());
+  std::deque<Call> gone;
+  while (!running_ && !waiting_.empty()) {
+    Call next = std::move(waiting_.front());
     waiting_.pop_front();
-    since_started_ = Stopwatch();
-    child_ = spawn(kRunHook, running_->environment, /*input=*/-1);
-    if (child_ <= 0) {
-      failures_.push_back(fmt::format("hooks.{}: there is no shell", running_->event));
-      running_.reset();
-    }
+    if (next.lacks_file())
+      gone.push_back(std::move(next));
+    else
+      start(std::move(next));
   }
+  leave_out(gone, "deleted, as by checkpoint.keep, while an earlier hook ran");
   return std::exchange(failures_, {});
+}
+
+bool Hooks::Call::lacks_file() const {
+  const auto path = environment.find("TRIREME_PATH");
+  std::error_code error;
+  return path != environment.end() && std::filesystem::status(path->second, error).type() ==
+                                          std::filesystem::file_type::not_found;
+}
+
+void Hooks::start(Call call) {
+  running_ = std::move(call);
+  since_started_ = Stopwatch();
+  child_ = spawn(kRunHook, running_->environment, /*input=*/-1);
+  if (child_ > 0) return;
+  failures_.push_back(fmt::format("hooks.{}: there is no shell", running_->event));
+  running_.reset();
+}
+
+void Hooks::leave_out(const std::deque<Call>& calls, const char* reason) {
+  if (calls.empty()) return;
+  const std::string& first = calls.front().environment.at("TRIREME_ITERATION");
+  const std::string& last = calls.back().environment.at("TRIREME_ITERATION");
+  failures_.push_back(fmt::format(
+      "hooks.checkpoint did not run for {}: {}",
+      calls.size() == 1
+          ? "the checkpoint of iteration " + first
+          : fmt::format("{} checkpoints of iterations {} to {}", calls.size(), first, last),
+      reason));
 }
 
 pid_t Hooks::spawn(const std::string& script, const std::map<std::string, std::string>& environment,

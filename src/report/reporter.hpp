@@ -33,13 +33,15 @@ class Hooks {
  public:
   /// `folder` is the run folder. With hooks.fault starts a process that outlives this one: it runs
   /// the hook if this process ends without end(), by whatever signal.
-  Hooks(const deck::Hooks& commands, std::filesystem::path folder);
-  /// Waits at most half a minute for hooks that run or wait; what then runs continues without this
-  /// process.
+  Hooks(const deck::Hooks& commands, std::filesystem::path folder, double seconds_at_end = 30.0);
+  /// Waits at most `seconds_at_end` for hooks that run or wait. What then runs continues without
+  /// this process, as does hooks.stop, which no longer waits for its turn; a warning names the
+  /// checkpoints whose hooks did not run.
   ~Hooks();
   Hooks(const Hooks&) = delete;
   Hooks& operator=(const Hooks&) = delete;
 
+  /// A checkpoint was written: hooks.checkpoint runs, if the file is there when its turn comes.
   void checkpoint(std::int64_t iteration, const std::string& path);
   /// The run stopped: hooks.stop runs, and hooks.fault will not.
   void stop(std::int64_t iteration, const std::string& reason, int exit_code);
@@ -48,18 +50,25 @@ class Hooks {
   /// The newest iteration, which a fault names.
   void note(std::int64_t iteration);
 
-  /// Starts the next hook if none runs. A message for each hook that has failed since the last
-  /// call.
+  /// Starts the next hook if none runs. Returns what went wrong since the last call: a message for
+  /// each hook that failed, and one for checkpoints that were deleted before their hooks ran.
   std::vector<std::string> poll();
 
  private:
   struct Call {
     std::string event, command;
     std::map<std::string, std::string> environment;
+
+    /// Whether it is about a checkpoint that is gone.
+    bool lacks_file() const;
   };
 
   void add(const std::string& event, const std::optional<std::string>& command,
            std::map<std::string, std::string> environment);
+  /// Runs `call`, which becomes the one that runs.
+  void start(Call call);
+  /// Says of the checkpoints in `calls` that hooks.checkpoint did not run, and why.
+  void leave_out(const std::deque<Call>& calls, const char* reason);
   /// Starts `script` with `environment` added to this process's; null `input` for no input.
   pid_t spawn(const std::string& script, const std::map<std::string, std::string>& environment,
               int input) const;
@@ -68,6 +77,7 @@ class Hooks {
 
   deck::Hooks commands_;
   std::filesystem::path folder_;
+  double seconds_at_end_;
   std::deque<Call> waiting_;
   std::optional<Call> running_;
   pid_t child_ = 0;
