@@ -103,19 +103,14 @@ void train_where_missing(const po::variables_map& values, const tokenizer::Token
 /// still be missing, or a foreign file.
 void refuse_replaced_inputs(const tokenizer::PreprocessOptions& work,
                             const tokenizer::TokenizerSpec& spec) {
-  namespace fs = std::filesystem;
   const std::string prefix = tokenizer::dataset_prefix(work);
-  std::vector<fs::path> needed(work.source.inputs.begin(), work.source.inputs.end());
+  std::vector<std::filesystem::path> needed(work.source.inputs.begin(), work.source.inputs.end());
   needed.insert(needed.end(), {spec.vocab, spec.merges, spec.model});
-  for (const fs::path& file : needed)
-    for (const char* suffix : {".bin", ".idx", ".json"}) {
-      std::error_code absent;
-      if (fs::absolute(file, absent).lexically_normal() ==
-              fs::absolute(prefix + suffix).lexically_normal() ||
-          fs::equivalent(file, prefix + suffix, absent))
+  for (const std::filesystem::path& file : needed)
+    for (const char* suffix : {".bin", ".idx", ".json"})
+      if (is_same_file(file, prefix + suffix))
         throw UsageError("the dataset would replace '{}', which it is made of; name another output",
                          file.string());
-    }
   tokenizer::refuse_foreign_info(prefix);
 }
 

@@ -249,6 +249,14 @@ inline po::variables_map parse_options(int argc, char** argv,
   return values_of(parse_words(argc, argv, all, positional));
 }
 
+/// Whether both paths are of one file, which need not be there.
+inline bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code absent;
+  return std::filesystem::absolute(a, absent).lexically_normal() ==
+             std::filesystem::absolute(b, absent).lexically_normal() ||
+         std::filesystem::equivalent(a, b, absent);
+}
+
 /// The file that `option` names, to be written. Throws UsageError when it names none, or one of
 /// `inputs`, which would be lost, or one of `outputs`, which are written as well, or a folder.
 inline std::string output_of(const po::variables_map& values, const char* option,
@@ -256,14 +264,13 @@ inline std::string output_of(const po::variables_map& values, const char* option
                              const std::vector<std::string>& outputs = {}) {
   const auto path = values[option].as<std::string>();
   if (path.empty()) throw UsageError("--{}: must name a file", option);
-  std::error_code ignored;
   for (const std::string& input : inputs)
-    if (std::filesystem::equivalent(path, input, ignored))
+    if (is_same_file(path, input))
       throw UsageError("--{} {}: this is an input; name another file", option, path);
-  const auto normal = [](auto file) { return std::filesystem::absolute(file).lexically_normal(); };
   for (const std::string& output : outputs)
-    if (normal(path) == normal(output) || std::filesystem::equivalent(path, output, ignored))
+    if (is_same_file(path, output))
       throw UsageError("--{} {}: this is another output; name another file", option, path);
+  std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw UsageError("--{} {}: this is a folder; name a file in it", option, path);
   return path;

@@ -38,16 +38,12 @@ corpus::StreamOptions stream_of(const po::variables_map& values) {
   for (const char* option : {"vocab", "merges", "model"})
     if (values.count(option)) taken.push_back(values[option].as<std::string>());
   stream.output = output_of(values, "output", taken);
+  std::vector<std::string> outputs = {stream.output.string()};
   for (const auto& [option, path] :
        {std::pair("dropped", &stream.dropped), std::pair("report", &stream.report)}) {
     if (values[option].defaulted()) continue;
-    taken.push_back(stream.output.string());
-    *path = output_of(values, option, taken);
-    const auto normal = path->lexically_normal();
-    if (normal == stream.output.lexically_normal() ||
-        (path != &stream.dropped && normal == stream.dropped.lexically_normal()))
-      throw UsageError("--{} {}: another option names this file; name another one", option,
-                       path->string());
+    *path = output_of(values, option, taken, outputs);
+    outputs.push_back(path->string());
   }
   stream.skip_bad = values["skip-bad"].as<bool>();
   stream.workers = values["workers"].as<int>();
