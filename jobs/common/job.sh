@@ -128,7 +128,8 @@ submit() {
 # ranks that are about to exit with 75, and the job's exit code would be 137. --gpu-bind=none: each rank
 # sees all GPUs of its node and takes the one with its local rank, since otherwise GPUs cannot reach each
 # other's memory. From Slurm 22.05 on srun ignores the job's --cpus-per-task unless SRUN_CPUS_PER_TASK is
-# set. --no-container-remap-root: PMIx refuses ranks that seem to be root.
+# set. --no-container-remap-root: PMIx refuses ranks that seem to be root. SLURM_PMIX_FENCE: Slurm's default and
+# tree fences can return before every rank has entered them; in MPI_Init a rank then crashes on an early message.
 prepare_srun() {
   need_command srun "run this in a Slurm job"
   srun --mpi=list 2>&1 | grep -qw pmix ||
@@ -136,6 +137,7 @@ prepare_srun() {
   srun_options=(--mpi=pmix --kill-on-bad-exit=0 --wait=30)
   if [ -n "${SLURM_GPUS_PER_NODE:-}" ]; then srun_options+=(--gpu-bind=none); fi
   if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
+  export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
   if [ -n "$IMAGE" ]; then
     srun --help 2>&1 | grep -q -- --container-image ||
       refuse "srun has no --container-image: pyxis is not installed here; leave IMAGE empty"
@@ -171,7 +173,7 @@ note_checkpoint() {
 }
 
 # crashed_before_start CODE: whether a rank crashed (SIGABRT, SIGBUS, SIGSEGV) before the run had started. Open MPI may do so
-# in MPI_Init: 4.1 under Slurm 22.05 does at times in jobs that come back to a node that had failed.
+# in MPI_Init (see prepare_srun).
 crashed_before_start() {
   case $1 in 134 | 135 | 139) ;; *) return 1 ;; esac
   [ -n "$run_folder" ] && [ "$(count_starts)" = "$starts_before" ]

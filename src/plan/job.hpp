@@ -87,6 +87,9 @@ std::vector<std::string> container_options(const std::string& image, const std::
 /// Lines that load `modules` (words separated by spaces), in a script that has `refuse MESSAGE`.
 std::string module_lines(const std::string& modules);
 
+/// Lines that select the ring for the fences of Slurm's PMIx (SLURM_PMIX_FENCE), and say why.
+std::string pmix_fence_lines();
+
 /// Lines that define `newest_checkpoint` and keep what it prints before the run in `before`;
 /// `run_folder` is a word of bash.
 std::string note_checkpoint_lines(const std::string& run_folder);

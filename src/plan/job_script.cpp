@@ -33,6 +33,12 @@ std::string module_lines(const std::string& modules) {
       words);
 }
 
+std::string pmix_fence_lines() {
+  return "# Slurm's default and tree fences can return before all ranks have entered them: then\n"
+         "# Open MPI crashes in MPI_Init.\n"
+         "export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}\n";
+}
+
 std::string note_checkpoint_lines(const std::string& run_folder) {
   // Since the last start: one from an older checkpoint changes the file `latest`, too. [{]: BusyBox
   // and POSIX's awk take ^{ for an error. As an operand a folder "a=b" would be an assignment.
@@ -208,7 +214,7 @@ std::string slurm_script(const Job& job) {
         options[0], options[1], options[2], options[3]);
   }
   const std::string folder = shell_word(job.run_folder);
-  text += "\n" + note_checkpoint_lines(folder) + count_starts_lines(folder) +
+  text += "\n" + pmix_fence_lines() + note_checkpoint_lines(folder) + count_starts_lines(folder) +
           profiler_lines(job.run_folder);
   std::string srun =
       fmt::format("srun --mpi=pmix --cpus-per-task={} --kill-on-bad-exit=0 --wait=30 \\\n",

@@ -149,7 +149,7 @@ rm -f "$folder/$name.exit"
 # the others' memory.
 if [ -n "${{SLURM_CPUS_PER_TASK:-}}" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 if [ -n "${{SLURM_JOB_GPUS:-}}" ]; then export SLURM_GPU_BIND=none; fi
-
+{}
 # Slurm signals this shell alone: on USR1, two minutes before the limit, the run saves and stops.
 eval "exec $command" >>"$folder/$name.out" 2>&1 &
 run=$!
@@ -169,7 +169,8 @@ exit "$code"
       job_name(sweep), sbatch_pattern(own.string()), kList,
       modules ? plan::module_lines(*modules) : "", shell_line({fs::current_path().string()}),
       shell_line({own.string()}), kList, kList,
-      plan::note_checkpoint_lines("\"${folder%/*}/$name\""), plan::killed_rank_lines());
+      plan::note_checkpoint_lines("\"${folder%/*}/$name\""), plan::pmix_fence_lines(),
+      plan::killed_rank_lines());
 }
 
 std::vector<std::vector<std::string>> sbatch_commands(const PlannedSweep& sweep,

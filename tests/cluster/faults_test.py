@@ -26,8 +26,8 @@ class SlurmFaults(ProcessFaults, StorageFaults, LocalFaults):
     """Two ranks on each node."""
 
     def command(self, case, settings, launcher):
-        return ["srun", "--mpi=pmix", "--kill-on-bad-exit=0", "--wait=10", f"--nodes={len(NODES)}",
-                f"--ntasks-per-node={PER_NODE}", "--cpus-per-task=1", "env", *settings]
+        return ["env", "SLURM_PMIX_FENCE=ring", "srun", "--mpi=pmix", "--kill-on-bad-exit=0", "--wait=10",
+                f"--nodes={len(NODES)}", f"--ntasks-per-node={PER_NODE}", "--cpus-per-task=1", "env", *settings]
 
     def ranks_of(self, started):
         """Of all programs on the cluster: one run is there at a time. srun's own words have them, too."""

@@ -163,6 +163,9 @@ container=(--container-image=/images/t.sqsh --container-mounts='/work dir:/work 
   --no-container-remap-root)
 export TRIREME_CONTAINER="${container[*]@Q}"
 
+# Slurm's default and tree fences can return before all ranks have entered them: then
+# Open MPI crashes in MPI_Init.
+export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
 newest_checkpoint() {
   awk '/^[{]"kind":"start"/ { newest = "" } /^[{]"kind":"checkpoint"/ { newest = $0 }
     END { print newest }' 2>/dev/null <'runs/two words'/metrics.jsonl || true

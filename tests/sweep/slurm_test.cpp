@@ -73,6 +73,7 @@ TEST_F(SlurmTest, KilledRanksCountAsStoppedAfterACheckpoint) {
   const std::string script = job_script(plan());
   const std::size_t before = script.find("\"${folder%/*}/$name\"/metrics.jsonl");
   const std::size_t run = script.find("eval \"exec $command\"");
+  EXPECT_LT(script.find("export SLURM_PMIX_FENCE"), run);
   const std::size_t taken = script.find("134 | 135 | 137 | 139)");
   ASSERT_NE(before, std::string::npos);
   ASSERT_NE(taken, std::string::npos);

@@ -14,6 +14,7 @@ case $1 in
   --mpi=list) echo "${{PLUGINS-none pmix pmix_v4}}"; exit ;;
   --help) echo "${{SRUN_HELP-}}"; exit ;;
 esac
+if [ "${{SLURM_PMIX_FENCE-}}" != ring ]; then echo "srun: ranks may crash in MPI_Init" >&2; exit 1; fi
 if [ -n "${{SAY-}}" ]; then echo "srun $*"; fi
 while [[ $1 == -* ]]; do shift; done
 if [ -n "${{CRASHES-}}" ]; then
