@@ -100,6 +100,8 @@ Started start(const std::vector<std::string>& words) {
   ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  // After srun's other fences, which can return early, ranks may crash in MPI_Init.
+  ::setenv("SLURM_PMIX_FENCE", "ring", /*overwrite=*/0);
   pid_t child = 0;
   const int error =
       ::posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);

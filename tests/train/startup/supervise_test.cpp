@@ -62,5 +62,12 @@ TEST(Supervise, AnOlderStopEventIsNoExitCode) {
   EXPECT_EQ(starts(folder), 2u);
 }
 
+TEST(Supervise, MakesTheRanksOfSrunMeetByTheRing) {
+  const ScratchFolder folder;
+  const std::vector<std::string> command = {"sh", "-c", "test \"$SLURM_PMIX_FENCE\" = ring"};
+  EXPECT_EQ(supervise({.command = command, .again = command, .folder = folder.path()}),
+            ExitCode::success);
+}
+
 }  // namespace
 }  // namespace trireme::train
