@@ -3,7 +3,6 @@
 #include <httplib.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <nlohmann/json.hpp>
 
 #include <charconv>
 #include <chrono>
@@ -20,7 +19,6 @@
 namespace trireme::serve {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
 using httplib::DataSink;
 
 /// How often a thread that waits for the model looks whether its client is still there.
@@ -28,16 +26,6 @@ constexpr std::chrono::milliseconds kLook{50};
 
 /// Time for clients to read their last answers before their connections are cut.
 constexpr std::chrono::seconds kLastAnswers{2};
-
-std::string dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
-/// OpenAI's form of an error.
-std::string error_body(int status, const std::string& message) {
-  const char* type = status >= 500 ? "server_error" : "invalid_request_error";
-  return dump({{"error", {{"message", message}, {"type", type}, {"code", status}}}});
-}
 
 /// Whether two texts are equal, in a time that tells nothing of where they differ.
 bool equal_secrets(std::string_view a, std::string_view b) {
@@ -47,49 +35,6 @@ bool equal_secrets(std::string_view a, std::string_view b) {
                   static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
   return difference == 0;
 }
-
-/// OpenAI's finish_reason; "time" where the time of a request was over.
-std::string_view finish_reason(generate::Stop stop) {
-  return stop == generate::Stop::eod || stop == generate::Stop::text ? "stop" : "length";
-}
-
-/// The log-probabilities of tokens in the form of completions.
-OrderedJson log_probabilities(const std::vector<TokenText>& tokens) {
-  OrderedJson json{{"tokens", OrderedJson::array()}, {"token_logprobs", OrderedJson::array()}};
-  OrderedJson top = OrderedJson::array(), offsets = OrderedJson::array();
-  bool has_top = false;
-  for (const TokenText& token : tokens) {
-    json["tokens"].push_back(token.text);
-    json["token_logprobs"].push_back(token.log_probability);
-    OrderedJson others = OrderedJson::object();
-    for (const auto& [text, log_probability] : token.alternatives)
-      others.emplace(text, log_probability);  // of equal texts the most likely one
-    has_top |= !token.alternatives.empty();
-    top.push_back(std::move(others));
-    offsets.push_back(token.offset);
-  }
-  json["top_logprobs"] = has_top ? std::move(top) : OrderedJson(nullptr);
-  json["text_offset"] = std::move(offsets);
-  return json;
-}
-
-/// The text of each of the tokens of `text`, which together are `text`.
-OrderedJson segments_of(const tokenizer::Tokenizer& tokenizer, const std::string& text) {
-  TokenTexts texts(tokenizer, {});
-  for (const std::int32_t id : tokenizer.encode(text)) texts.push({.score = {.id = id}});
-  texts.finish();
-  OrderedJson segments = OrderedJson::array();
-  for (TokenText& token : texts.take()) segments.push_back(std::move(token.text));
-  return segments;
-}
-
-/// One continuation of an answer.
-struct Choice {
-  std::string text;
-  std::vector<TokenText> tokens;
-  std::int64_t generated = 0;  ///< tokens, also those of a stop string
-  std::string_view reason = "time";
-};
 
 }  // namespace
 
@@ -125,10 +70,9 @@ struct Server::Implementation {
   /// Answers with what `render` makes of the finished choices, unless the client goes away.
   void send_when_finished(const std::shared_ptr<Completion>& completion,
                           httplib::Response& response,
-                          std::function<OrderedJson(const std::vector<Choice>&)> render);
+                          std::function<std::string(const std::vector<Choice>&)> render);
   void send_events(const std::shared_ptr<Completion>& completion, httplib::Response& response,
-                   const OrderedJson& head);
-  OrderedJson json_of(const Choice& choice, std::size_t index, bool finished, bool scores) const;
+                   const AnswerHead& head);
 };
 
 void Server::Implementation::configure() {
@@ -206,18 +150,13 @@ void Server::Implementation::add_routes() {
   });
   http.Get("/health", [this](const auto&, auto& response) {
     response.status = queue.closing() ? 503 : 200;
-    response.set_content(
-        dump({{"status", queue.closing() ? "closing" : "ok"}, {"model", options.model}}),
-        "application/json");
+    response.set_content(health_body(options.model, queue.closing()), "application/json");
   });
   http.Get("/metrics", [this](const auto&, auto& response) {
     response.set_content(queue.counters.text(), "text/plain; version=0.0.4");
   });
   http.Get("/v1/models", [this](const auto&, auto& response) {
-    response.set_content(
-        dump({{"object", "list"},
-              {"data", OrderedJson::array({{{"id", options.model}, {"object", "model"}}})}}),
-        "application/json");
+    response.set_content(models_body(options.model), "application/json");
   });
   const auto openai = [this](const auto& request, auto& response) {
     guarded(response, [&] { answer_openai(request, response); });
@@ -257,7 +196,7 @@ bool Server::Implementation::follow(const std::shared_ptr<Completion>& completio
 
 void Server::Implementation::send_when_finished(
     const std::shared_ptr<Completion>& completion, httplib::Response& response,
-    std::function<OrderedJson(const std::vector<Choice>&)> render) {
+    std::function<std::string(const std::vector<Choice>&)> render) {
   // In chunks, so that a client that goes away is noticed while the model runs.
   response.set_chunked_content_provider(
       "application/json",
@@ -273,7 +212,7 @@ void Server::Implementation::send_when_finished(
           return true;
         });
         if (!there) return false;
-        const std::string body = dump(render(choices)) + "\n";
+        const std::string body = render(choices) + "\n";
         if (!sink.write(body.data(), body.size())) return false;
         sink.done();
         return true;
@@ -281,16 +220,8 @@ void Server::Implementation::send_when_finished(
       [completion](bool) { completion->abandon(); });
 }
 
-OrderedJson Server::Implementation::json_of(const Choice& choice, std::size_t index, bool finished,
-                                            bool scores) const {
-  return {{"text", choice.text},
-          {"index", index},
-          {"logprobs", scores ? log_probabilities(choice.tokens) : OrderedJson(nullptr)},
-          {"finish_reason", finished ? OrderedJson(choice.reason) : OrderedJson(nullptr)}};
-}
-
 void Server::Implementation::send_events(const std::shared_ptr<Completion>& completion,
-                                         httplib::Response& response, const OrderedJson& head) {
+                                         httplib::Response& response, const AnswerHead& head) {
   response.set_header("Cache-Control", "no-cache");
   response.set_chunked_content_provider(
       "text/event-stream",
@@ -301,10 +232,7 @@ void Server::Implementation::send_events(const std::shared_ptr<Completion>& comp
           return sink.write(event.data(), event.size());
         };
         const auto send_choice = [&](const Choice& choice, std::size_t index, bool finished) {
-          OrderedJson json = head;
-          json["choices"] =
-              OrderedJson::array({json_of(choice, index, finished, request.log_probabilities)});
-          return send(dump(json));
+          return send(openai_event(head, request, choice, index, finished));
         };
         std::vector<bool> ended(request.work.size(), false);
         if (request.echo)
@@ -330,27 +258,10 @@ void Server::Implementation::send_events(const std::shared_ptr<Completion>& comp
 void Server::Implementation::answer_openai(const httplib::Request& request,
                                            httplib::Response& response) {
   auto completion = queue.submit(parse_openai(request.body, tokenizer, options.limits));
-  const OrderedJson head{{"id", fmt::format("cmpl-{}", ++next_id)},
-                         {"object", "text_completion"},
-                         {"created", static_cast<std::int64_t>(unix_time())},
-                         {"model", options.model}};
+  const AnswerHead head{.id = ++next_id, .created = unix_time(), .model = options.model};
   if (completion->request.stream) return send_events(completion, response, head);
-  send_when_finished(completion, response, [this, completion, head](const auto& choices) {
-    const CompletionRequest& request = completion->request;
-    OrderedJson json = head;
-    json["choices"] = OrderedJson::array();
-    std::int64_t prompt_tokens = 0, tokens = 0;
-    for (std::size_t i = 0; i < choices.size(); ++i) {
-      Choice choice = choices[i];
-      prompt_tokens += std::ssize(request.work[i].ids);
-      tokens += choice.generated;
-      if (request.echo) choice.text = request.work[i].prompt + choice.text;
-      json["choices"].push_back(json_of(choice, i, true, request.log_probabilities));
-    }
-    json["usage"] = {{"prompt_tokens", prompt_tokens},
-                     {"completion_tokens", tokens},
-                     {"total_tokens", prompt_tokens + tokens}};
-    return json;
+  send_when_finished(completion, response, [completion, head](const auto& choices) {
+    return openai_answer(head, completion->request, choices);
   });
 }
 
@@ -358,18 +269,7 @@ void Server::Implementation::answer_megatron(const httplib::Request& request,
                                              httplib::Response& response) {
   auto completion = queue.submit(parse_megatron(request.body, tokenizer, options.limits));
   send_when_finished(completion, response, [this, completion](const auto& choices) {
-    OrderedJson json{{"text", OrderedJson::array()}, {"segments", OrderedJson::array()}};
-    OrderedJson scores = OrderedJson::array();
-    for (std::size_t i = 0; i < choices.size(); ++i) {
-      const std::string text = completion->request.work[i].prompt + choices[i].text;
-      json["text"].push_back(text);
-      json["segments"].push_back(segments_of(tokenizer, text));
-      OrderedJson own = OrderedJson::array();
-      for (const TokenText& token : choices[i].tokens) own.push_back(token.log_probability);
-      scores.push_back(std::move(own));
-    }
-    if (completion->request.log_probabilities) json["logprobs"] = std::move(scores);
-    return json;
+    return megatron_answer(tokenizer, completion->request, choices);
   });
 }
 

@@ -107,6 +107,44 @@ CompletionRequest parse_openai(std::string_view body, const tokenizer::Tokenizer
 CompletionRequest parse_megatron(std::string_view body, const tokenizer::Tokenizer& tokenizer,
                                  const RequestLimits& limits);
 
+// Answers to clients, as JSON.
+
+/// One continuation of an answer, or what is new of it.
+struct Choice {
+  std::string text;
+  std::vector<TokenText> tokens = {};
+  std::int64_t generated = 0;        ///< tokens, also those of a stop string
+  std::string_view reason = "time";  ///< finish_reason(); "time" where that of the request was over
+};
+
+/// What each answer and each event of one request begins with.
+struct AnswerHead {
+  std::int64_t id = 0;
+  double created = 0;  ///< seconds since 1970
+  std::string model;
+};
+
+/// OpenAI's finish_reason.
+std::string_view finish_reason(generate::Stop stop);
+
+/// OpenAI's form of an error with a status of HTTP.
+std::string error_body(int status, const std::string& message);
+
+std::string health_body(const std::string& model, bool closing);
+std::string models_body(const std::string& model);
+
+/// The answer to POST /v1/completions; `choices` in the order of `request.work`.
+std::string openai_answer(const AnswerHead& head, const CompletionRequest& request,
+                          const std::vector<Choice>& choices);
+
+/// One event of a streamed answer: what is new of the continuation `index`.
+std::string openai_event(const AnswerHead& head, const CompletionRequest& request,
+                         const Choice& choice, std::size_t index, bool finished);
+
+/// The answer to PUT /api.
+std::string megatron_answer(const tokenizer::Tokenizer& tokenizer, const CompletionRequest& request,
+                            const std::vector<Choice>& choices);
+
 // Between the threads that speak with clients and the one that runs the model.
 
 /// What has become of one continuation of a request since the last look.
