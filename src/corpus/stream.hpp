@@ -47,8 +47,7 @@ struct Document {
 Document read_document(const tokenizer::DocumentBatch& batch,
                        const tokenizer::DocumentBatch::Record& record, const std::string& key);
 
-/// `line`, a JSON object with at least one key, with `value` under `key`: in the place of its last
-/// value, or else at the end. All other bytes stay, so that no number loses digits.
+/// tokenizer::with_json_value(). Bytes of `value` that are not UTF-8 become U+FFFD.
 std::string with_field(std::string_view line, const std::string& key, const nlohmann::json& value);
 
 /// The JSON line of a document whose text under `key` is `text`, with its newline.

@@ -210,4 +210,59 @@ bool is_json_object(std::string_view line) {
   return found.error.empty() && found.root_is_object();
 }
 
+// One key of a JSON line, found and replaced in the text of the line: a parser's numbers would
+// lose digits, and its strings their escapes.
+
+namespace {
+
+/// The byte after the string that begins at `at`.
+std::size_t end_of_string(std::string_view line, std::size_t at) {
+  for (++at; at < line.size() && line[at] != '"'; ++at) at += line[at] == '\\';
+  return std::min(at + 1, line.size());
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
+
+}  // namespace
+
+std::optional<std::string_view> json_value(std::string_view line, const std::string& key) {
+  std::optional<std::string_view> value;
+  std::string_view last_string;
+  std::size_t begin = 0;
+  int depth = 0;
+  bool here = false;  // in a value under `key`
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    const char c = line[at];
+    if (c == '"') {
+      const std::size_t end = end_of_string(line, at);
+      last_string = line.substr(at, end - at);
+      at = end - 1;
+    } else if (c == ':' && depth == 1) {
+      here = nlohmann::json::parse(last_string, nullptr, /*allow_exceptions=*/false) == key;
+      begin = at + 1;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == ',' || c == '}' || c == ']') {
+      if (depth == 1 && here) value = trimmed(line.substr(begin, at - begin));
+      depth -= c != ',';
+    }
+  }
+  return value;
+}
+
+std::string with_json_value(std::string_view line, const std::string& key, std::string_view value) {
+  if (const auto found = json_value(line, key)) {
+    const auto begin = static_cast<std::size_t>(found->data() - line.data());
+    return fmt::format("{}{}{}", line.substr(0, begin), value, line.substr(begin + found->size()));
+  }
+  const std::size_t end = line.rfind('}');
+  const std::string name =
+      nlohmann::json(key).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return fmt::format("{},{}:{}{}", line.substr(0, end), name, value, line.substr(end));
+}
+
 }  // namespace trireme::tokenizer

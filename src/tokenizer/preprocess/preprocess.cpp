@@ -267,17 +267,11 @@ PresplitSummary presplit(const PresplitOptions& options) {
           ++summary.sentences;
         }
       }
-      nlohmann::ordered_json json = nlohmann::ordered_json::object();
-      if (batch.json)
-        json = nlohmann::ordered_json::parse(batch.bytes.substr(record.offset, record.size),
-                                             nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object())
-        throw DataError(
-            "{}: cannot be written back: it has numbers (NaN, Infinity) or characters that JSON "
-            "does not have",
-            place_of(batch, record));
-      json[options.source.key] = split;
-      const std::string line = json.dump() + "\n";
+      const auto read = std::string_view(batch.bytes).substr(record.offset, record.size);
+      const std::string& key = options.source.key;
+      const std::string line = batch.json
+                                   ? with_json_value(read, key, nlohmann::json(split).dump()) + "\n"
+                                   : nlohmann::json{{key, split}}.dump() + "\n";
       output.write(line.data(), line.size());
       ++summary.documents;
     }

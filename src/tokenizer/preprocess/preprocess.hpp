@@ -23,10 +23,11 @@ class InputStream;
 
 /// How an input is split into documents.
 enum class DocumentFormat {
-  by_name,     ///< text_lines for *.txt, compressed or not, otherwise json_lines
-  json_lines,  ///< each line is a JSON object with the text under a key
-  text_lines,  ///< each line is a document; blank lines are dropped unless keep_blank_lines
-  text_files,  ///< each file is a document
+  by_name,        ///< text_lines for *.txt, compressed or not, otherwise json_lines
+  by_name_whole,  ///< text_files for *.txt, compressed or not, otherwise json_lines
+  json_lines,     ///< each line is a JSON object with the text under a key
+  text_lines,     ///< each line is a document; blank lines are dropped unless keep_blank_lines
+  text_files,     ///< each file is a document
 };
 
 /// Which documents to read.
@@ -38,7 +39,7 @@ struct DocumentSource {
   bool keep_blank_lines = false;
 };
 
-/// Throws UsageError when an input is standard input, a pipe or a device: `reader` reads it twice.
+/// Throws UsageError when an input is standard input, a pipe or a device: `reader` reads it again.
 void require_rereadable(const std::vector<std::string>& inputs, const std::string& reader);
 
 /// Consecutive documents of one input, in the input's own bytes.
@@ -103,6 +104,13 @@ int json_depth(std::string_view json);
 
 /// Whether json_text() reads `line` as a JSON object.
 bool is_json_object(std::string_view line);
+
+/// The last value under `key` of the JSON object, as it stands in `line`; nothing without the key.
+std::optional<std::string_view> json_value(std::string_view line, const std::string& key);
+
+/// `line`, a JSON object with at least one key, with the JSON text `value` under `key`: in the
+/// place of json_value(), or else at the end. All other bytes stay, so that no number loses digits.
+std::string with_json_value(std::string_view line, const std::string& key, std::string_view value);
 
 /// The texts of an input in their order: the input itself, or the members *.txt, *.json and *.jsonl
 /// of a tar archive; members that are tar archives or compressed (*.tar, *.xz, *.bz2, *.zst) are
@@ -232,7 +240,7 @@ struct PresplitSummary {
 
 /// Writes the documents as JSON lines with a sentence per line of the text, as the
 /// presplit_sentences_json.py of the first Megatron-LM does: newlines end sentences, too. Other
-/// keys stay. Throws what reading and writing throw, and DataError for JSON that only Python reads.
+/// keys keep their bytes. Throws what reading and writing throw.
 PresplitSummary presplit(const PresplitOptions& options);
 
 /// Input, output and options of train_tokenizer().
