@@ -19,6 +19,7 @@
 #include "model/spec.hpp"
 #include "mpi_app.hpp"
 #include "report/metrics.hpp"
+#include "tokenizer/preprocess/preprocess.hpp"
 #include "train/stage_runner.hpp"
 #include "train/startup/startup.hpp"
 #include "train/verify/step_verifier.hpp"
@@ -57,8 +58,8 @@ po::options_description all_options() {
       ("split", po::value<std::string>()->default_value("valid")->value_name("SPLIT"),
        "train, valid or test")  //
       ("input", po::value<std::string>()->value_name("FILE"),
-       "file to score instead of a split: JSON lines; perplexity: with a \"text\", a *.txt is one "
-       "document; wikitext: plain text")  //
+       "file to score instead of a split, plain or compressed: JSON lines; perplexity: with a "
+       "\"text\", a *.txt is one document; wikitext: plain text")  //
       ("iterations", po::value<std::int64_t>()->value_name("N"),
        "score the first N batches alone")  //
       ("batch", po::value<std::int64_t>()->value_name("N"),
@@ -70,6 +71,11 @@ po::options_description all_options() {
        "draw the numbers of several checkpoints over their iterations")  //
       ("json", "print one JSON object");
   return options;
+}
+
+/// The samples of a batch over all ranks.
+std::int64_t batch_of(const po::variables_map& values, const deck::Deck& deck) {
+  return values.count("batch") ? values["batch"].as<std::int64_t>() : deck.batch.global;
 }
 
 /// The samples, texts or questions of --iterations batches.
@@ -227,22 +233,22 @@ class Scorer {
   std::optional<train::StageRunner> runner_;
 };
 
-/// The task on --input, tokenized by the deck's tokenizer. Throws CollectiveError.
-std::unique_ptr<const evaluate::Task> open_task(const po::variables_map& values,
-                                                const deck::Deck& deck, const std::string& name,
-                                                const std::string& input, std::int64_t limit) {
-  std::unique_ptr<const evaluate::Task> task;
-  train::throw_collectively([&] {
-    const auto spec = plan::tokenizer_spec(deck);
-    if (!spec) throw DeckError("--input needs data.tokenizer, which turns its text into token ids");
-    const bool strict = values.count("strict-lambada") > 0;
-    task = evaluate::make_task({.name = strict ? "strict-lambada" : name,
-                                .file = input,
-                                .overlap = values["overlapping-eval"].as<std::int64_t>(),
-                                .limit = limit},
-                               *tokenizer::make_tokenizer(*spec), deck.model.sequence);
-  });
-  return task;
+/// The task on --input, tokenized by the deck's tokenizer.
+std::unique_ptr<const evaluate::Task> read_task(const po::variables_map& values,
+                                                const deck::Deck& deck, std::int64_t limit) {
+  if (!model::family_of(deck).causal)
+    throw DeckError(
+        "--input scores the token that follows, but model.family = {} predicts masked tokens; "
+        "score a split instead, such as --split valid",
+        name_of(deck.model.family));
+  const auto spec = plan::tokenizer_spec(deck);
+  if (!spec) throw DeckError("--input needs data.tokenizer, which turns its text into token ids");
+  const bool strict = values.count("strict-lambada") > 0;
+  return evaluate::make_task({.name = strict ? "strict-lambada" : values["task"].as<std::string>(),
+                              .file = values["input"].as<std::string>(),
+                              .overlap = values["overlapping-eval"].as<std::int64_t>(),
+                              .limit = limit},
+                             *tokenizer::make_tokenizer(*spec), deck.model.sequence);
 }
 
 /// A result for each checkpoint that the command line names.
@@ -263,7 +269,11 @@ std::vector<Json> score_checkpoints(const DeckArguments& arguments,
   if (input.empty())
     dataset = train::open_dataset(deck, vocabulary, split, std::nullopt, *world);
   else
-    text = open_task(values, deck, task, input, limit);
+    train::throw_collectively([&] {
+      if (world->size() > 1)
+        tokenizer::require_rereadable({input}, "an evaluation on several ranks");
+      text = read_task(values, deck, limit);
+    });
   Scorer scorer(prepared, std::move(world), values.count("quiet") > 0);
   std::vector<Json> results;
   std::istringstream lines(paths);
@@ -347,6 +357,11 @@ ExitCode run(int argc, char** argv) {
   const bool of_split = !values.count("input");
   const auto check = [&](const deck::Deck& deck, std::int64_t) {
     if (values.count("checkpoint")) find_checkpoints(values, deck);
+    const std::string input = of_split ? "" : values["input"].as<std::string>();
+    std::error_code unknown;
+    const bool is_pipe = input == "-" || std::filesystem::is_other(input, unknown);
+    if (!of_split && !is_pipe)  // which the evaluation could read no more
+      read_task(values, deck, sample_limit(values, batch_of(values, deck)));
     return std::string();
   };
   if (answers_deck_questions(arguments, {.plan = {}, .check = check})) return ExitCode::success;
@@ -354,19 +369,10 @@ ExitCode run(int argc, char** argv) {
     const Stopwatch watch;
     std::int64_t batch = 0;
     const auto resolve = [&](deck::Deck& deck, std::int64_t ranks) {
-      batch =
-          values.count("batch") ? values["batch"].template as<std::int64_t>() : deck.batch.global;
-      resolve_layout(deck, ranks, batch);
+      resolve_layout(deck, ranks, batch = batch_of(values, deck));
     };
     const train::PreparedDeck prepared = train::prepare_deck(
         *world, arguments.path, arguments.overrides, resolve, /*need_data=*/of_split);
-    if (!of_split && !model::family_of(prepared.deck).causal)
-      throw train::CollectiveError(
-          ExitCode::deck,
-          fmt::format(
-              "--input scores the token that follows, but model.family = {} predicts masked "
-              "tokens; score a split instead, such as --split valid",
-              name_of(prepared.deck.model.family)));
     batch = std::stoll(train::broadcast_text(*world, std::to_string(batch)));  // of rank 0
     if (of_split)
       train::on_rank_zero(*world, [&] {

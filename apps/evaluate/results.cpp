@@ -41,7 +41,8 @@ std::string one_line(const Json& result) {
 
 void print_results(const std::vector<Json>& results, bool json) {
   if (json)
-    return print_out((results.size() == 1 ? results.front() : Json{{"results", results}}).dump() +
+    return print_out((results.size() == 1 ? results.front() : Json{{"results", results}})
+                         .dump(-1, ' ', false, Json::error_handler_t::replace) +
                      "\n");
   if (results.size() == 1) {
     std::string text;

@@ -206,12 +206,12 @@ std::vector<Question> read_lines(const std::string& path, std::int64_t limit,
   while (reader.read(batch))
     for (const auto& record : batch.records) {
       if (std::ssize(questions) >= limit) return questions;
-      const auto fail = [&](const char* reason) {
-        return DataError("{}: {}", tokenizer::place_of(batch, record), reason);
-      };
+      const std::string place = tokenizer::place_of(batch, record);
+      const auto fail = [&](const char* reason) { return DataError("{}: {}", place, reason); };
       try {
         Json line = Json::parse(std::string_view(batch.bytes).substr(record.offset, record.size));
         questions.push_back(make(line, questions.size()));
+        questions.back().place = place;
       } catch (const BadLine& problem) {
         throw fail(problem.what());
       } catch (const Json::exception&) {
@@ -244,17 +244,18 @@ std::vector<Question> read_targets(const std::string& path, std::int64_t limit) 
   return read_lines(path, limit, [](Json& line, std::size_t) { return own_target(line); });
 }
 
-ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer& tokenizer) {
+ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer& tokenizer,
+                      const std::string& place) {
   // As the harness's _encode_pair() does.
   std::string_view context = choice.context;
   const std::size_t last = context.find_last_not_of(" \t\n\r\f\v");
   context = context.substr(0, last == std::string_view::npos ? 0 : last + 1);
-  ClozeItem item{.context = tokenizer.encode(context), .target = {}};
+  ClozeItem item{.context = tokenizer.encode(context), .target = {}, .place = place};
   if (context.empty()) item.context.clear();
   const std::vector<std::int32_t> both = tokenizer.encode(choice.context + choice.continuation);
   const std::size_t before = item.context.size();
   if (both.size() <= before)
-    throw UnscorableText("no token is left to predict of '{}'", choice.continuation);
+    throw DataError("{}: no token is left to predict of '{}'", place, choice.continuation);
   item.target.assign(both.begin() + static_cast<std::ptrdiff_t>(before), both.end());
   return item;
 }

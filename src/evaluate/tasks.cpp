@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/files.hpp"
 #include "core/text.hpp"
 #include "data/dataset.hpp"
 
@@ -184,7 +183,7 @@ class PerplexityTask final : public Task {
 class WikitextTask final : public Task {
  public:
   WikitextTask(const TaskSpec& spec, const tokenizer::Tokenizer& tokenizer, std::int64_t sequence)
-      : WikitextTask(read_file(spec.file), spec, tokenizer, sequence) {}
+      : WikitextTask(read_text(spec.file), spec, tokenizer, sequence) {}
 
   const data::Dataset& dataset() const override { return windows_; }
   std::vector<Metric> result(const SummedLoss& loss, const ClozeScores*) const override {
@@ -269,7 +268,7 @@ class ChoiceTask final : public Task {
     std::vector<ClozeItem> items;
     for (const Question& question : questions)
       for (const Question::Choice& choice : question.choices)
-        items.push_back(encode_pair(choice, tokenizer));
+        items.push_back(encode_pair(choice, tokenizer, question.place));
     return items;
   }
 
@@ -334,7 +333,7 @@ std::unique_ptr<const Task> task_of(const TaskSpec& spec, const tokenizer::Token
   std::vector<ClozeItem> items;
   if (name == "targets") {
     for (const Question& question : read_targets(file, limit))
-      items.push_back(encode_pair(question.choices.front(), tokenizer));
+      items.push_back(encode_pair(question.choices.front(), tokenizer, question.place));
   } else {
     TRIREME_CHECK(name == "lambada" || name == "strict-lambada", "no task is called '{}'", name);
     items = read_lambada(file, tokenizer, name == "strict-lambada", limit);

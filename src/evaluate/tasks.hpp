@@ -57,6 +57,7 @@ class WindowDataset final : public data::Dataset {
 /// A context and the tokens that should follow it.
 struct ClozeItem {
   std::vector<std::int32_t> context, target;
+  std::string place = "";  ///< "file:line", for messages
 };
 
 /// One item a sample, padded at the end; its labels are the targets. Of an item longer than
@@ -64,7 +65,7 @@ struct ClozeItem {
 class ClozeDataset final : public data::Dataset {
  public:
   /// Every item has a target of 1 to `sequence` tokens; an empty context becomes `padding`. Throws
-  /// UnscorableText where there is no item, or one has a target of another length.
+  /// UnscorableText where there is no item, DataError where one has a target of another length.
   ClozeDataset(std::vector<ClozeItem> items, std::int64_t sequence, std::int32_t padding);
 
   std::int64_t samples() const override { return std::ssize(items_); }
@@ -87,12 +88,15 @@ std::vector<ClozeItem> read_lambada(const std::string& path, const tokenizer::To
                                     bool strict,
                                     std::int64_t limit = std::numeric_limits<std::int64_t>::max());
 
-/// The token ids of the documents in `path` (JSON lines with a "text", or *.txt: one document),
-/// each followed by the end-of-document token where the tokenizer has one; reads no further
-/// document once there are `enough`. Throws IoError and DataError.
+/// The token ids of the documents in `path` (JSON lines with a "text"; *.txt, compressed or not, is
+/// one document), each followed by the end-of-document token where the tokenizer has one; reads no
+/// further document once there are `enough`. Throws IoError and DataError.
 std::vector<std::int32_t> read_documents(
     const std::string& path, const tokenizer::Tokenizer& tokenizer,
     std::int64_t enough = std::numeric_limits<std::int64_t>::max());
+
+/// The text of a file, compressed or not. Throws IoError, and DataError where it is not UTF-8.
+std::string read_text(const std::string& path);
 
 /// The first samples of a dataset, which must outlive this.
 class FirstSamples final : public data::Dataset {
@@ -222,6 +226,7 @@ struct Question {
   };
   std::vector<Choice> choices;
   std::size_t answer = 0;
+  std::string place = "";  ///< "file:line", for messages
 };
 
 /// Whether read_questions() reads the files of `task`: hellaswag, piqa, arc, winogrande, blimp, and
@@ -245,8 +250,9 @@ std::vector<Question> read_targets(const std::string& path, std::int64_t limit);
 
 /// The tokens of a context and its continuation: encoded as one text, of which those past the
 /// tokens of the context alone are the target; white space that ends the context belongs to the
-/// continuation. Throws UnscorableText where no token is left for the target.
-ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer& tokenizer);
+/// continuation. `place` is the question's. Throws DataError where no token is left for the target.
+ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer& tokenizer,
+                      const std::string& place = "");
 
 /// How a model answers.
 struct ChoiceResult {

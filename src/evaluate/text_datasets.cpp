@@ -66,8 +66,8 @@ ClozeDataset::ClozeDataset(std::vector<ClozeItem> items, std::int64_t sequence,
   for (ClozeItem& item : items_) {
     const std::int64_t size = std::ssize(item.target);
     if (size < 1 || size > sequence)
-      throw UnscorableText("item {} has a target of {} tokens: expected 1 to model.sequence = {}",
-                           &item - items_.data() + 1, size, sequence);
+      throw DataError("{}: a target of {} tokens: expected 1 to model.sequence = {}", item.place,
+                      size, sequence);
     if (item.context.empty()) item.context = {padding};
     const std::int64_t excess = std::ssize(item.context) + size - (sequence + 1);
     if (excess > 0) item.context.erase(item.context.begin(), item.context.begin() + excess);
@@ -76,10 +76,10 @@ ClozeDataset::ClozeDataset(std::vector<ClozeItem> items, std::int64_t sequence,
 
 void ClozeDataset::read(std::int64_t sample,
                         std::span<const std::span<std::int32_t>> tensors) const {
-  const auto& [context, target] = items_.at(static_cast<std::size_t>(sample));
-  const std::int64_t before = std::ssize(context), size = before + std::ssize(target);
-  const auto token = [&, &context = context, &target = target](std::int64_t i) {
-    return i < before ? context[i] : target[i - before];
+  const ClozeItem& item = items_.at(static_cast<std::size_t>(sample));
+  const std::int64_t before = std::ssize(item.context), size = before + std::ssize(item.target);
+  const auto token = [&](std::int64_t i) {
+    return i < before ? item.context[i] : item.target[i - before];
   };
   for (std::int64_t i = 0; i < sequence_; ++i) {
     tensors[0][i] = i < size ? token(i) : padding_;
@@ -106,6 +106,7 @@ std::vector<ClozeItem> read_lambada(const std::string& path, const tokenizer::To
       }
     }
     if (item.target.empty()) throw DataError("{}: the text has no last word to predict", place);
+    item.place = place;
     items.push_back(std::move(item));
     return std::ssize(items) < limit;
   };
@@ -116,7 +117,6 @@ std::vector<ClozeItem> read_lambada(const std::string& path, const tokenizer::To
 std::vector<std::int32_t> read_documents(const std::string& path,
                                          const tokenizer::Tokenizer& tokenizer,
                                          std::int64_t enough) {
-  const bool plain = path.ends_with(".txt");
   std::vector<std::int32_t> ids;
   const auto visit = [&](const std::string& text, const std::string&) {
     const std::vector<std::int32_t> document = tokenizer.encode(text);
@@ -124,10 +124,18 @@ std::vector<std::int32_t> read_documents(const std::string& path,
     if (const auto eod = tokenizer.eod()) ids.push_back(*eod);
     return std::ssize(ids) < enough;
   };
-  for_each_document(
-      path, plain ? tokenizer::DocumentFormat::text_files : tokenizer::DocumentFormat::by_name,
-      visit);
+  for_each_document(path, tokenizer::DocumentFormat::by_name_whole, visit);
   return ids;
+}
+
+std::string read_text(const std::string& path) {
+  std::string whole;
+  for_each_document(path, tokenizer::DocumentFormat::text_files,
+                    [&](const std::string& text, const std::string&) {
+                      whole += text;
+                      return true;
+                    });
+  return whole;
 }
 
 namespace {

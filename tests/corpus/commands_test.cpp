@@ -336,9 +336,9 @@ TEST_F(CorpusTest, BadInputGivesOneMessageWithItsLine) {
       {"dedup --input ok.jsonl --output o --bands 7", 2, "--hashes 100 must be a multiple of"},
       {"dedup --input ok.jsonl --output o --duplicate 80", 2, "similarities are between 0 and 1"},
       {"decontaminate --input - --output o --evaluation ok.jsonl --min-ngram 1", 2,
-       "--max-count above 0 reads the input twice: standard input is not a regular file"},
+       "--max-count above 0 reads the input more than once: standard input is not a regular file"},
       {"decontaminate --input fifo --output o --evaluation ok.jsonl --min-ngram 1", 2,
-       "--max-count above 0 reads the input twice: 'fifo' is not a regular file"},
+       "--max-count above 0 reads the input more than once: 'fifo' is not a regular file"},
       {"cleen --input ok.jsonl", 2, "unknown command 'cleen'"}};
   write("no.jsonl", "");
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);

@@ -94,6 +94,17 @@ TEST_F(ChoicesTest, WhatIsWrongIsSaidWithItsLine) {
   EXPECT_EQ(
       refusal("winogrande", R"({"sentence": "x", "option1": "a", "option2": "b", "answer": "1"})"),
       "q.jsonl:1: the sentence has no gap '_'");
+  const auto bytes = tokenizer::make_tokenizer({.type = "bytes"});
+  for (const auto& [choice, problem] :
+       {std::pair{"", "no token is left to predict of ''"},
+        std::pair{"12345", "a target of 5 tokens: expected 1 to model.sequence = 4"}}) {
+    read("choices", fmt::format("{0}[\"a\", \"b\"]}}\n{0}[\"{1}\"]}}",
+                                R"({"answer": 0, "prompt": "p", "choices": )", choice));
+    EXPECT_EQ(message_of<DataError>([&] {
+                make_task({.name = "choices", .file = path_.string()}, *bytes, /*sequence=*/4);
+              }),
+              fmt::format("{}:2: {}", path_.string(), problem));
+  }
 }
 
 TEST_F(ChoicesTest, ALimitReadsNoFurther) {

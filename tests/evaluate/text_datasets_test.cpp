@@ -4,6 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+
+#include "../message_of.hpp"
+#include "../scratch_folder.hpp"
+#include "../tokenizer/packed.hpp"
 
 namespace trireme::evaluate {
 namespace {
@@ -38,6 +43,27 @@ TEST(WindowDataset, ScoresEveryTokenButTheFirstOnce) {
       for (std::int64_t i = 1; i < size; ++i)
         EXPECT_EQ(scored[i], 1) << "token " << i << " of " << size << ", step " << step;
     }
+}
+
+TEST(TextTasks, ACompressedTextIsScoredAsTheText) {
+  const ScratchFolder folder;
+  const std::filesystem::path plain = folder.path() / "t.txt", packed = folder.path() / "t.txt.gz";
+  const std::string text = "One line .\nAnother line .\n";
+  std::ofstream(plain) << text;
+  tokenizer::write_packed(packed, ARCHIVE_FILTER_GZIP, text);
+  const auto bytes = tokenizer::make_tokenizer({.type = "bytes"});
+  for (const char* name : {"perplexity", "wikitext"}) {
+    const auto tokens_of = [&](const std::filesystem::path& file) {
+      const auto task = make_task({.name = name, .file = file.string()}, *bytes, /*sequence=*/64);
+      std::vector<std::int32_t> tokens(64), labels(64);
+      task->dataset().read(0, std::array<std::span<std::int32_t>, 2>{tokens, labels});
+      return tokens;
+    };
+    EXPECT_EQ(tokens_of(plain), tokens_of(packed)) << name;
+    std::ofstream(folder.path() / "bad.txt") << "a\xFF";
+    EXPECT_EQ(message_of<DataError>([&] { tokens_of(folder.path() / "bad.txt"); }),
+              (folder.path() / "bad.txt").string() + ": not UTF-8 at byte 2 (0xff)");
+  }
 }
 
 }  // namespace

@@ -230,7 +230,8 @@ TEST_F(ProgramsTest, PreprocessTrainsAMissingTokenizer) {
                               "--vocab w.txt --lowercase true --train-tokenizer 100 <a.txt",
                               input)),
               2);
-    EXPECT_EQ(err_.find("trireme-preprocess: --train-tokenizer reads the input twice: "), 0u)
+    EXPECT_EQ(err_.find("trireme-preprocess: --train-tokenizer reads the input more than once: "),
+              0u)
         << err_;
   }
   for (const char* file : {"z_text_document.bin", "./z_text_document.json"}) {

@@ -214,8 +214,12 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
 }
 
-DocumentFormat format_of(const std::string& name) {
-  return name.ends_with(".txt") ? DocumentFormat::text_lines : DocumentFormat::json_lines;
+/// `wanted`, or what it means for a text of this name.
+DocumentFormat format_of(const std::string& name, DocumentFormat wanted) {
+  const bool whole = wanted == DocumentFormat::by_name_whole;
+  if (!whole && wanted != DocumentFormat::by_name) return wanted;
+  if (!name.ends_with(".txt")) return DocumentFormat::json_lines;
+  return whole ? DocumentFormat::text_files : DocumentFormat::text_lines;
 }
 
 // <stem>.lazy/text holds texts without boundaries, text.len.pkl a Python pickle of their lengths.
@@ -253,8 +257,9 @@ void require_rereadable(const std::vector<std::string>& inputs, const std::strin
   for (const std::string& input : inputs) {
     std::error_code unknown;
     if (input == "-" || std::filesystem::is_other(input, unknown))
-      throw UsageError("{} reads the input twice: {} is not a regular file; write it to one first",
-                       reader, input == "-" ? "standard input" : fmt::format("'{}'", input));
+      throw UsageError(
+          "{} reads the input more than once: {} is not a regular file; write it to one first",
+          reader, input == "-" ? "standard input" : fmt::format("'{}'", input));
   }
 }
 
@@ -279,8 +284,7 @@ bool DocumentReader::open_next() {
     if (next_ == source_.inputs.size()) return false;
     input_ = std::make_unique<InputStream>(source_.inputs[next_++]);
   }
-  format_ =
-      source_.format == DocumentFormat::by_name ? format_of(input_->plain_name()) : source_.format;
+  format_ = format_of(input_->plain_name(), source_.format);
   line_ = 0;
   return true;
 }

@@ -378,6 +378,10 @@ class Texts(RunTest):
             (self.folder / name).write_text("")
             self.refused(DATA, said, "--task", task, "--input", self.folder / name)
         self.refused(IO, "No such file", "--input", self.folder / "absent.jsonl")
+        self.refused(IO, "No such file", "--input", self.folder / "absent.jsonl", "--check")
+        result = run("trireme-evaluate", *self.deck_words("run", "--task", "lambada", "--input", "-"), ranks=2)
+        self.assertEqual(result.code, USAGE, result)
+        self.assertIn("an evaluation on several ranks reads the input more than once: standard input", result.err)
         self.refused(USAGE, "--task lambada needs --input", "--task", "lambada")
         self.refused(USAGE, "--input and --split: give one of them", "--input", path, "--split", "test")
         self.refused(USAGE, "--overlapping-eval 33: expected 1 to model.sequence = 32", "--task",
