@@ -1,5 +1,7 @@
 // trireme-preprocess: tokenizes documents into a dataset, merges datasets, splits documents at
 // random, cleans a corpus.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -81,7 +83,12 @@ const tokenizer::SentenceRules& rules_of(const po::variables_map& values) {
 
 /// With --train-tokenizer: trains the tokenizer on the input unless its file exists.
 void train_where_missing(const po::variables_map& values, const tokenizer::TokenizerSpec& spec) {
-  if (!values.count("train-tokenizer")) return;
+  if (!values.count("train-tokenizer")) {
+    for (const char* option : {"model-type", "bert-tokens", "alphabet", "pattern"})
+      if (values.count(option) && !values[option].defaulted())
+        throw UsageError("--{} is for --train-tokenizer", option);
+    return;
+  }
   tokenizer::TrainingOptions training = training_of(values, spec.type);
   training.output = spec.type == "wordpiece" ? spec.vocab : spec.model;
   if (training.output.empty())
@@ -348,13 +355,10 @@ ExitCode run(int argc, char** argv) {
   } else {
     if (std::filesystem::exists(command))
       throw UsageError("'{}' is a file: give it as --input {}", command, command);
-    throw UsageError(
-        "unknown command '{}': expected presplit, urls, clean, dedup, decontaminate, shuffle, "
-        "merge "
-        "or split, or options{}",
-        command,
-        did_you_mean(command, {"presplit", "urls", "clean", "dedup", "decontaminate", "shuffle",
-                               "merge", "npy", "split"}));
+    const std::vector<std::string_view> commands = {
+        "presplit", "urls", "clean", "dedup", "decontaminate", "shuffle", "merge", "npy", "split"};
+    throw UsageError("unknown command '{}': expected {}, or options{}", command,
+                     fmt::join(commands, ", "), did_you_mean(command, commands));
   }
   return ExitCode::success;
 }

@@ -280,9 +280,9 @@ struct ArraySummary {
 
 /// Writes OUTPUT.bin and OUTPUT.idx. In an array of two axes each row is a document; one of one
 /// axis is a document, or several where `eod` ends them. Throws UsageError for no input, no
-/// vocabulary size, or an eod or pad outside the vocabulary; DataError for what is no array of
-/// integers, for an id outside the vocabulary (its file, row and column), and when there is no
-/// document; IoError.
+/// vocabulary size, an eod or pad outside the vocabulary, an eod without an array of one axis, or a
+/// pad without one of two; DataError for what is no array of integers, for an id outside the
+/// vocabulary (its file, row and column), and when there is no document; IoError.
 ArraySummary import_arrays(const ArrayImport& options);
 
 /// Writes the tokens of a dataset as one .npy array of one axis, int32, in the order of its

@@ -175,11 +175,21 @@ ArraySummary import_arrays(const ArrayImport& options) {
     if (id && (*id < 0 || *id >= options.vocab_size))
       throw UsageError("--{} {}: expected an id of the vocabulary, 0 to {}", option, *id,
                        options.vocab_size - 1);
+  std::vector<NpyArray> arrays;
+  for (const std::filesystem::path& input : options.inputs) arrays.push_back(NpyArray::map(input));
+  const auto none_has = [&](std::size_t axes) {
+    return std::ranges::none_of(arrays,
+                                [&](const auto& each) { return each.shape().size() == axes; });
+  };
+  if (options.eod && none_has(1))
+    throw UsageError("--eod is for arrays of one axis: each row of two axes is a document");
+  if (options.pad && none_has(2))
+    throw UsageError("--pad is for arrays of two axes: --eod ends the documents of one axis");
   tokenizer::DatasetWriter writer(dataset_prefix(options.output), options.vocab_size);
   ArraySummary summary;
   Progress meter("writing", "token", /*total=*/0, options.progress);
-  for (const std::filesystem::path& input : options.inputs)
-    add_array(NpyArray::map(input), options, input.string(), writer, meter, summary);
+  for (std::size_t i = 0; i < arrays.size(); ++i)
+    add_array(arrays[i], options, options.inputs[i].string(), writer, meter, summary);
   if (summary.documents == 0)
     throw DataError("'{}': no document to write", options.inputs.front().string());
   writer.finish();

@@ -225,9 +225,11 @@ TEST_F(SplitLinesTest, BadInputIsNamedAndNothingIsWritten) {
   };
   LineSplitOptions bad = options_;
   bad.inputs.push_back("-");
-  refuse(ExitCode::usage, "split reads the input twice: standard input is not a regular file", bad);
+  refuse(ExitCode::usage,
+         "split reads the input more than once: standard input is not a regular file", bad);
   bad.inputs.back() = "/dev/null";
-  refuse(ExitCode::usage, "split reads the input twice: '/dev/null' is not a regular file", bad);
+  refuse(ExitCode::usage, "split reads the input more than once: '/dev/null' is not a regular file",
+         bad);
   bad = options_;
   bad.seed = -1;
   refuse(ExitCode::usage, "--seed -1 is not between 0 and 4294967295", bad);
@@ -285,6 +287,13 @@ TEST_F(MergeTest, ArraysOfIdsBecomeADatasetAndBack) {
   EXPECT_EQ(message_of<DataError>([&] { import_arrays(work); }),
             fmt::format("'{}': id 8 at 5 is outside the vocabulary of 8 ids", flat.string()));
   work.inputs = {rows};
+  EXPECT_EQ(message_of<UsageError>([&] { import_arrays(work); }),
+            "--eod is for arrays of one axis: each row of two axes is a document");
+  ArrayImport flat_only = work;
+  flat_only.inputs = {flat};
+  EXPECT_EQ(message_of<UsageError>([&] { import_arrays(flat_only); }),
+            "--pad is for arrays of two axes: --eod ends the documents of one axis");
+  work.eod.reset();
   work.vocab_size = 4;
   EXPECT_EQ(message_of<DataError>([&] { import_arrays(work); }),
             fmt::format("'{}': id 4 at [1, 0] is outside the vocabulary of 4 ids", rows.string()));
