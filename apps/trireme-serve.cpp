@@ -1,4 +1,5 @@
 // trireme-serve: an HTTP server that continues text with the model of a checkpoint.
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 
@@ -31,7 +32,8 @@ po::options_description server_options() {
        "positions that the KV cache holds, over all continuations: those that do not fit wait; "
        "default: the model's whole context for each, on a GPU what its memory holds")  //
       ("queue", po::value<std::int64_t>()->default_value(64)->value_name("N"),
-       "continuations that may wait; more are refused with 429")  //
+       "continuations that may wait; more are refused with 429, and requests for more than N, or "
+       "than 16, with 400")  //
       ("max-prompt", po::value<std::int64_t>()->value_name("N"),
        "tokens of a prompt; default: the model's context less one")  //
       ("max-tokens", po::value<std::int64_t>()->default_value(1024)->value_name("N"),
@@ -104,7 +106,9 @@ serve::ServerOptions read_options(const po::variables_map& values) {
   options.request_seconds = seconds_of(values, "time-limit", 0.001);
   options.limits.new_tokens = positive(values, "max-tokens", 1 << 24);
   positive(values, "batch", 4096);
-  positive(values, "queue", 1 << 20);
+  // A larger request would never find room.
+  options.limits.continuations = std::min(
+      options.limits.continuations, static_cast<std::size_t>(positive(values, "queue", 1 << 20)));
   if (values.count("cache")) positive(values, "cache", 1 << 30);
   if (values.count("max-prompt"))
     options.limits.prompt_tokens = positive(values, "max-prompt", 1 << 24);

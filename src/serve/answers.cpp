@@ -83,7 +83,7 @@ std::string openai_answer(const AnswerHead& head, const CompletionRequest& reque
   std::int64_t prompt_tokens = 0, tokens = 0;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     Choice choice = choices[i];
-    prompt_tokens += std::ssize(request.work[i].ids);
+    if (request.work[i].sample == 0) prompt_tokens += std::ssize(request.work[i].ids);
     tokens += choice.generated;
     if (request.echo) choice.text = request.work[i].prompt + choice.text;
     json["choices"].push_back(json_of(choice, i, true, request.log_probabilities));

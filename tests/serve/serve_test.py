@@ -120,6 +120,7 @@ class Serve(RunTest):
                                      temperature=0.8)
         self.assertEqual([choice["text"] for choice in found["choices"]],
                          [line["text"] for line in sampled])
+        self.assertEqual(found["usage"]["prompt_tokens"], 3 + 4, "a prompt counts once, as OpenAI's")
         ids = self.server.complete(prompt=[*b"Licensed"], temperature=0, max_tokens=12, echo=True)
         self.assertEqual(ids["choices"][0]["text"], "Licensed" + greedy["text"])
         stop = greedy["text"][4]
@@ -396,7 +397,16 @@ class Serve(RunTest):
             self.assertEqual(status, 401, text)
             self.assertEqual(server.ask("GET", "/health", headers={"Authorization": ""})[0], 200)
             status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "n": 3})
-            self.assertEqual((status, "the queue is full" in text), (429, True), text)
+            self.assertEqual((status, "n: expected a whole number from 1 to 2" in text), (400, True), text)
+            answers = []
+            threads = [threading.Thread(target=lambda: answers.append(server.ask(
+                "POST", "/v1/completions", {"prompt": "a", "n": 2, "max_tokens": 200}))) for _ in range(12)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertIn(200, [status for status, _ in answers])
+            self.assertTrue(any(status == 429 and "the queue is full" in text for status, text in answers), answers)
             self.assertEqual(server.complete(prompt="a", n=2, max_tokens=3)["object"],
                              "text_completion")
             result = server.stop(signal.SIGINT)
