@@ -54,8 +54,9 @@ po::options_description work_options() {
       ("output", po::value<std::string>()->value_name("FILE"),
        "write to this file instead of standard output")  //
       ("json", po::bool_switch(),
-       "print a JSON object per continuation: prompt, text (added), tokens (ids of the text), "
-       "finished (whether the document ended), stop (eod, tokens, context or stop)")  //
+       "print a JSON object per continuation: prompt, text (added), tokens (its ids, with those of "
+       "a --stop that ended it), finished (whether the document ended), stop (eod, tokens, context "
+       "or stop)")  //
       ("logprobs", po::value<int>()->value_name("N"),
        "with --json: the log-probability of each token, and the N most likely ones in its place");
   return options;
@@ -180,7 +181,8 @@ std::vector<Prompt> read_lines(std::istream& stream, const std::string& name, bo
   std::vector<Prompt> prompts;
   std::int64_t number = 0;
   for (std::string line; std::getline(stream, line);) {
-    ++number;
+    // A byte order mark, which preprocessing drops, too.
+    if (++number == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
     if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;
     prompts.push_back(

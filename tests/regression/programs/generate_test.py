@@ -145,6 +145,9 @@ class Generate(GenerateTest):
         self.generate("--input", path, "--json", "--greedy", "--tokens", 6, "--output", out)
         found = [json.loads(line) for line in out.read_text().splitlines()]
         self.assertEqual([line["prompt"] for line in found], PROMPTS)
+        plain = self.folder / "prompts.txt"
+        plain.write_bytes(b"\xef\xbb\xbfthe\r\n\r\n")
+        self.assertEqual([line["prompt"] for line in self.lines("--input", plain, "--tokens", 1)], ["the"])
         whole = found[0]["text"]
         stopped = self.lines("--prompt", PROMPTS[0], "--greedy", "--tokens", 6, "--stop", whole[3])[0]
         self.assertEqual((stopped["text"], stopped["stop"]), (whole[:whole.index(whole[3])], "stop"))
