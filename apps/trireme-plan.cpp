@@ -146,9 +146,12 @@ ExitCode run(int argc, char** argv) {
                                       : !own && !answer.search.ranked.empty()
                                           ? &answer.search.ranked.front()
                                           : nullptr;
-    if (!layout) throw DeckError("{}: no deck was written", plan_app::why_no_layout(answer));
+    if (!layout)
+      throw DeckError("{}: no deck was written", own && !answer.given
+                                                     ? answer.given_problem
+                                                     : plan_app::why_no_layout(answer));
     std::string command = kProgram;
-    for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+    for (int i = 1; i < argc; ++i) command += " " + shell_word(argv[i]);
     const std::string file = values["write-deck"].as<std::string>();
     write_file_atomically(file, plan_app::to_deck(*layout, cluster, command));
     if (values.count("write-job"))

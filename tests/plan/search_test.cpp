@@ -150,6 +150,14 @@ TEST(LayoutSearch, PrunesNothingThatIsFaster) {
   EXPECT_LT(few.timed, all.timed);
 }
 
+/// Expects a run to accept the deck of a proposed layout.
+void expect_startable(const TimedLayout& layout) {
+  deck::Deck again =
+      deck::parse(deck::print_deck(layout.deck), "again.yaml", {}, {.need_data = false});
+  deck::resolve_world_size(again, layout.ranks());
+  EXPECT_EQ(again.parallel, layout.deck.parallel);
+}
+
 TEST(LayoutSearch, ProposesOnlyWhatFits) {
   for (const double memory : {3e9, 4.5e9, 8e9}) {
     const Cluster cluster = four_gpus(memory);
@@ -158,13 +166,33 @@ TEST(LayoutSearch, ProposesOnlyWhatFits) {
     for (const TimedLayout& layout : found.ranked) {
       EXPECT_LE(static_cast<double>(layout.memory), memory);
       EXPECT_EQ(layout.memory, plan_run(layout.deck, 50257).largest().memory.total());
-      // What the deck's rules forbid is not proposed.
-      deck::Deck again =
-          deck::parse(deck::print_deck(layout.deck), "again.yaml", {}, {.need_data = false});
-      deck::resolve_world_size(again, layout.ranks());
-      EXPECT_EQ(again.parallel, layout.deck.parallel);
+      expect_startable(layout);
     }
     EXPECT_TRUE(memory < 4e9 || !found.ranked.empty());
+  }
+}
+
+TEST(LayoutSearch, ProposesOnlyWhatTheDecksRulesAllow) {
+  const Cluster cluster = four_gpus(24e9);
+  // Norms after the sublayers, whose recomputation is never selective; heads of a width of their
+  // own; a ramp-up of small batches; recompute.partition, for tensor ranks without sequence
+  // parallelism.
+  const std::vector<std::vector<std::string>> decks = {
+      {"model.family=llama", "model.norm_placement=output", "model.qk_norm=width"},
+      {"model.family=bert", "model.bert.post_norm=true", "data.bert.dialect=tfrecord"},
+      {"model.family=llama", "model.heads=10", "model.head_dim=64"},
+      {"batch.rampup={start: 4, step: 4, samples: 100}", "train.iterations=", "train.samples=2000"},
+      {"parallel.tensor=2", "recompute={granularity: full, partition: true}"}};
+  for (std::vector<std::string> overrides : decks) {
+    overrides.insert(overrides.end(),
+                     {"run.device=cuda", "batch.micro=1", "batch.global=16", "model.layers=2"});
+    const SearchResult found =
+        search_layouts(gpt2_deck(overrides, 4), 50257, cluster,
+                       {.top = 100000,
+                        .fixed = {overrides[0] == "parallel.tensor=2" ? "recompute.granularity"
+                                                                      : "parallel.interleave"}});
+    EXPECT_GT(found.ranked.size(), 4u) << overrides[0];
+    for (const TimedLayout& layout : found.ranked) expect_startable(layout);
   }
 }
 

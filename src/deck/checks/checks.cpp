@@ -75,6 +75,22 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.recompute();
 }
 
+bool obeys_layout_rules(const Deck& deck) {
+  Problems problems("", {});
+  const Given given;
+  Checker checker(deck, given, problems);
+  checker.layout();
+  checker.pipeline();
+  checker.batch_and_length();
+  checker.rampup();
+  checker.bert();
+  checker.llama();
+  checker.optimizer();
+  checker.fp8();
+  checker.recompute();
+  return problems.empty();
+}
+
 void Checker::tokenizer() {
   const Tokenizer& tokenizer = deck_.data.tokenizer;
   const auto is = [&](TokenizerType type) { return tokenizer.type == type; };

@@ -99,4 +99,8 @@ struct BatchProblem {
 /// model or the length of the run; nothing when they do.
 std::optional<BatchProblem> batch_problem(const Deck& deck, std::int64_t data);
 
+/// Whether a deck that a run accepts breaks no rule with another layout, micro-batch or
+/// recomputation.
+bool obeys_layout_rules(const Deck& deck);
+
 }  // namespace trireme::deck

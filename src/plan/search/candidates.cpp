@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "deck/checks/checks.hpp"
+
 namespace trireme::plan {
 namespace {
 
@@ -15,6 +17,16 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
   for (std::int64_t i = 1; i <= number; ++i)
     if (number % i == 0) result.push_back(i);
   return result;
+}
+
+/// Whether a run accepts the layout of `deck`, whose partition is found later.
+bool is_valid_layout(deck::Deck deck) {
+  const std::int64_t stages = deck.parallel.pipeline;
+  if (stages > deck.model.layers && !deck.parallel.partition) {
+    deck.parallel.partition.emplace(stages, 0);
+    deck.parallel.partition->back() = deck.model.layers;
+  }
+  return deck::obeys_layout_rules(deck);
 }
 
 }  // namespace
@@ -137,15 +149,14 @@ void Enumeration::add_variants(const NodeMap& map, Candidate candidate,
   if (!times.computable() || (zero_bubble && !times.divides_backward())) return;
   for (const auto granularity : {none, selective, full}) {
     if (!allowed("recompute.granularity", deck_.recompute.granularity, granularity)) continue;
-    if (zero_bubble && granularity != none) continue;
     candidate.granularity = granularity;
-    deck = deck_of(candidate);
     for (std::int64_t zero = 0; zero <= 3; ++zero) {
       if (!allowed("parallel.zero", deck_.parallel.zero, zero)) continue;
       // Without data ranks ZeRO does nothing.
       if (*candidate.parallel.data == 1 && zero > 0 && !is_fixed("parallel.zero")) continue;
-      if (zero > 0 && deck.precision.looks_up_master_weights()) continue;
-      candidate.parallel.zero = deck.parallel.zero = zero;
+      candidate.parallel.zero = zero;
+      deck = deck_of(candidate);
+      if (!is_valid_layout(deck)) continue;
       candidate.bound = times.lower_bound();
       found.push_back(candidate);
     }

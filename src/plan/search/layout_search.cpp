@@ -272,7 +272,6 @@ TimedLayout time_layout(const deck::Deck& deck, std::int64_t vocab, const Cluste
 
 std::optional<TimedLayout> repartition(const deck::Deck& deck, std::int64_t vocab,
                                        const Cluster& cluster, const NodeOrder& order) {
-  if (deck.parallel.interleave > 1) return std::nullopt;
   const NodeMap map(cluster, order);
   const LayoutTimes times(deck, model_shape(deck, vocab), map);
   Memory memory(deck, vocab);

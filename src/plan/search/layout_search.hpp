@@ -131,8 +131,8 @@ struct SearchResult {
 TimedLayout time_layout(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster,
                         const NodeOrder& order);
 
-/// The fastest partition of `deck`'s layout, all else as it is; nothing under an interleaved
-/// schedule, or when none fits.
+/// The fastest partition of `deck`'s layout, which keeps its other keys; under an interleaved
+/// schedule the deck's own partition. Nothing when none fits.
 std::optional<TimedLayout> repartition(const deck::Deck& deck, std::int64_t vocab,
                                        const Cluster& cluster, const NodeOrder& order);
 

@@ -107,8 +107,9 @@ class Plan(RunTest):
 
     def test_writes_decks_that_train(self):
         cluster = self.cluster()
-        for words in ([], ["--given-layout", "parallel.pipeline=4", "parallel.data=1"], ["--keep", "parallel.tensor",
-                                                                       "parallel.tensor=2"]):
+        interleaved = ["parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.interleave=2"]
+        for words in ([], ["--given-layout", "parallel.pipeline=4", "parallel.data=1"],
+                      ["--given-layout", *interleaved], ["--keep", "parallel.tensor", "parallel.tensor=2"]):
             deck = self.folder / "best.yaml"
             self.plan(*SMALL, "--cluster", cluster, "--write-deck", deck, *words)
             checked = run("trireme-pretrain", deck, "--check", f"data.train={dataset()}", "evaluate.every=",
@@ -186,6 +187,9 @@ class Plan(RunTest):
             self.assertEqual(json.loads(self.plan(*words, "--json", code=DECK).out)["problem"], message)
             self.assertIn(f"{message}: no deck was written",
                           self.plan(*words, "--write-deck", self.folder / "none.yaml", code=DECK).err)
+        words = [*SMALL, "--cluster", self.cluster(), "--given-layout", "parallel.tensor=4", "parallel.data=2"]
+        self.assertRegex(self.plan(*words, "--write-deck", self.folder / "none.yaml", code=DECK).err,
+                         "the layout has 8 ranks .*, but cluster '.*' has 4 GPUs: no deck was written")
 
     def test_scales_to_a_profile_of_this_machine(self):
         profile = self.folder / "profile.yaml"
