@@ -125,6 +125,8 @@ TEST(DeckErrors, Types) {
       {"iterations: 100", "iterations: 5 epochs",
        "bad.yaml:13:3: train.iterations = 5 epochs: expected a whole number alone, without "
        "'epochs'"},
+      {"iterations: 100", "iterations: 100\n  exit_duration: 1e30 hours",
+       "bad.yaml:14:3: train.exit_duration = 1e30 hours: must be at most 1000000 hours"},
       {"iterations: 100", "iterations: 100\n  skip: [a-b]",
        "bad.yaml:14:3: train.skip: 'a-b' is no range of iterations, such as 101-200"},
       {"batch:", "checkpoint: {every: 0}\nbatch:",
@@ -394,6 +396,14 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
        "parallel.tensor = 3 does not divide model.heads = 8 (try 1, 2, 4 or 8)"},
       {"batch.micro=5", "batch.global = 16 is not a multiple of batch.micro = 5 (try 15 or 20)"},
       {"parallel.zero=4", "parallel.zero = 4: must be from 0 to 3"},
+      {"run.name=a #1",
+       "YAML reads 'a', as a blank and '#' begin a comment and a line break is a blank: leave it "
+       "out, "
+       "or quote the text, for the shell as well: 'run.name=\"a #1\"'"},
+      {"run.name=#1",
+       "YAML reads 'nothing', as a blank and '#' begin a comment and a line break is a blank: "
+       "leave "
+       "it out, or quote the text, for the shell as well: 'run.name=\"#1\"'"},
       {"run.output=[", "not valid YAML: '[' is not closed by ']', or a quote not by another one"},
       {"data.tokenizer.type=huggingface",
        "data.tokenizer.type = huggingface: allowed are gpt2, bpe, sentencepiece, wordpiece, "
@@ -403,6 +413,14 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
     EXPECT_EQ(errors_of(kSmallDeck, {override_text}),
               "--set " + override_text + ": " + message + kOneError);
   }
+}
+
+TEST(DeckErrors, OverridesLoseNoPartOfAText) {
+  EXPECT_NE(errors_of(kSmallDeck, {"run.name=a\nb"}).find("YAML reads 'a b', as"),
+            std::string::npos);
+  for (const char* whole : {"run.name=a#1", "run.name=\"a #1\"", "run.name='a #1' # quoted",
+                            "model.layers=4 \n", "data.split=[1, 0, 0] # a list"})
+    EXPECT_EQ(errors_of(kSmallDeck, {whole}), "") << whole;
 }
 
 TEST(DeckErrors, WhatAnOverrideTakesOutOfTheDeck) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "deck/keys/row.hpp"
 #include "deck/value.hpp"
@@ -186,6 +187,16 @@ std::string way_out(const std::string& path) {
   return suggestion(path);
 }
 
+// Whether YAML takes a part of an override's `value` for a comment, or line breaks for blanks.
+bool is_cut(std::string_view value, const Item& item) {
+  if (item.kind == Item::Kind::null) return value.find('#') != value.npos;
+  if (item.kind != Item::Kind::scalar || item.quoted) return false;
+  if (value.find_first_of("#\n") == value.npos) return false;
+  constexpr const char* kBlanks = " \t\r\n";
+  const std::size_t begin = value.find_first_not_of(kBlanks);
+  return item.text != value.substr(begin, value.find_last_not_of(kBlanks) + 1 - begin);
+}
+
 // What to write for the section `path` where a value stands.
 std::string section_form(const std::string& path, const Item& item) {
   const auto names = children(path);
@@ -237,7 +248,16 @@ void Settings::read_override(const std::string& text, int source) {
     restore_defaults(path, place);
     return;
   }
-  put(path, read_yaml(std::string_view(text).substr(equals + 1), source, problems_), place);
+  const std::string_view value = std::string_view(text).substr(equals + 1);
+  const Item item = read_yaml(value, source, problems_);
+  if (is_cut(value, item))
+    problems_.add(
+        place,
+        fmt::format("YAML reads '{}', as a blank and '#' begin a comment and a line break is a "
+                    "blank: leave it out, or quote the text, for the shell as well: {}",
+                    found(item), shell_word(path + "=" + write_text(std::string(value)))));
+  else
+    put(path, item, place);
 }
 
 // Forgets what was given for the key, or for all keys of the section, that is called `path`.

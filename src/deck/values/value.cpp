@@ -116,6 +116,16 @@ std::optional<double> parse_times(std::string_view text) {
   return seconds;
 }
 
+// 114 years: clocks count nanoseconds in 64 bits, which overflow after 292.
+Length time_in(const Range& range, double value, Unit unit) {
+  constexpr double kMaxHours = 1e6;
+  const Length time{value, unit};
+  require_in(range, value);
+  if (in_seconds(time) > 3600 * kMaxHours)
+    throw BadValue(fmt::format("must be at most {} hours", kMaxHours));
+  return time;
+}
+
 bool is_count(Unit unit) { return unit == Unit::iterations || unit == Unit::samples; }
 
 bool allows(const Rules& rules, Unit unit) {
@@ -175,16 +185,12 @@ std::string read_text(const Item& item) {
 Length read_length(const Item& item, const Rules& rules) {
   const std::string expected = expected_length(rules);
   const std::string_view text = trimmed(scalar_text(item, "a number with a unit"));
-  if (const auto seconds = allows(rules, Unit::seconds) ? parse_clock(text) : std::nullopt) {
-    require_in(rules.range, static_cast<double>(*seconds));
-    return {static_cast<double>(*seconds), Unit::seconds};
-  }
+  if (const auto seconds = allows(rules, Unit::seconds) ? parse_clock(text) : std::nullopt)
+    return time_in(rules.range, static_cast<double>(*seconds), Unit::seconds);
   const auto [digits, word] = split_length(text);
   if (allows(rules, Unit::seconds) && !word.empty() && !unit_of(word))
-    if (const auto seconds = parse_times(text)) {
-      require_in(rules.range, *seconds);
-      return {*seconds, Unit::seconds};
-    }
+    if (const auto seconds = parse_times(text))
+      return time_in(rules.range, *seconds, Unit::seconds);
   if (!is_decimal(leading_number(digits))) throw BadValue(expected);
   const bool suffixed = !is_decimal(digits);
   const double number = suffixed      ? static_cast<double>(parse_whole(digits, Suffix::allowed))
@@ -198,8 +204,9 @@ Length read_length(const Item& item, const Rules& rules) {
     unit = *named;
   }
   if (!allows(rules, unit) || (unit == Unit::fraction && !below_one)) throw BadValue(expected);
+  if (!is_count(unit) && unit != Unit::fraction) return time_in(rules.range, number, unit);
   require_in(rules.range, number);
-  if (!is_count(unit)) return {number, unit};
+  if (unit == Unit::fraction) return {number, unit};
   // A count is a whole number; double holds it exactly up to 2^53.
   return {static_cast<double>(parse_whole(digits, Suffix::allowed)), unit};
 }
