@@ -19,14 +19,15 @@ namespace flags {
 
 /// The input of a conversion.
 struct Request {
-  std::filesystem::path file;          ///< a script; empty if `words` are the command line
-  std::vector<std::string> words;      ///< a command line, already split into words
-  std::filesystem::path ds_config;     ///< overrides --deepspeed_config unless empty
-  shell::Definitions definitions;      ///< variables of the script
-  std::vector<std::string> arguments;  ///< positional arguments of the script
-  std::set<std::string> ignored;       ///< flags (without dashes) and JSON keys to skip
-  std::optional<std::int64_t> ranks;   ///< the number of ranks if the launcher does not tell
-  std::optional<int> line;             ///< of the training command, if there are several
+  std::filesystem::path file;             ///< a script; empty if `words` are the command line
+  std::vector<std::string> words;         ///< a command line, already split into words
+  std::string words_of = "command line";  ///< what messages call it
+  std::filesystem::path ds_config;        ///< overrides --deepspeed_config unless empty
+  shell::Definitions definitions;         ///< variables of the script
+  std::vector<std::string> arguments;     ///< positional arguments of the script
+  std::set<std::string> ignored;          ///< flags (without dashes) and JSON keys to skip
+  std::optional<std::int64_t> ranks;      ///< the number of ranks if the launcher does not tell
+  std::optional<int> line;                ///< of the training command, if there are several
 };
 
 /// A deck and messages about it.

@@ -253,6 +253,32 @@ TEST_F(HuggingFaceTest, FindsTheTokenizerFromEverywhere) {
   EXPECT_NE(deck.find(fs::canonical(out / "vocab.json").string()), std::string::npos) << deck;
 }
 
+TEST_F(HuggingFaceTest, WritesTheDeckOfARunThatStartsFromTheWeights) {
+  const fs::path out = exported(), own = file("own.yaml", kDeck);
+  const fs::path back = fs::canonical(folder_) / "back.h5", deck = folder_ / "mine.yaml";
+  for (ImportOptions options : {ImportOptions{}, ImportOptions{.overrides = {"batch.global=2"}},
+                                ImportOptions{.deck = own}}) {
+    options.write_deck = deck;
+    import_model(out, back, options);
+    const deck::Deck written = deck::load(deck, {}, {.need_data = false});
+    EXPECT_EQ(written.checkpoint.load, back.string());
+    EXPECT_EQ(written.run.name, options.deck.empty() ? "mine" : "own");
+    EXPECT_EQ(written.batch.global, options.overrides.empty() ? 1 : 2);
+    fs::remove(back);
+  }
+}
+
+TEST_F(HuggingFaceTest, SaysThatEmbeddingsHaveNoDropoutOfTheirOwn) {
+  exported();
+  configure("embd_pdrop", 0.3);
+  const std::string said = import_model(folder_ / "out", folder_ / "back.h5", {});
+  EXPECT_NE(
+      said.find("note: model.dropout.hidden is \"resid_pdrop\", 0.1, and drops embeddings, too, "
+                "of which \"embd_pdrop\" is 0.3\n"),
+      std::string::npos)
+      << said;
+}
+
 TEST_F(HuggingFaceTest, OverwritesNothing) {
   const fs::path out = exported();
   const auto problem = [&](const fs::path& folder) {

@@ -118,6 +118,23 @@ TEST_F(SafetensorsTest, ReadsHalfTypesExactly) {
             std::string::npos);
 }
 
+TEST_F(SafetensorsTest, RefusesWhatATypeCannotHold) {
+  const auto problem = [&](DType dtype, float value) {
+    SafetensorsWriter writer(folder_ / "types.safetensors", {{"w", {2}}}, dtype);
+    const std::string text = message_of<DataError>([&] {
+      writer.write(std::vector<float>{1, value});
+    });
+    return text.substr(std::min(text.find(": tensor") + 2, text.size()));
+  };
+  EXPECT_EQ(problem(DType::f16, -65520.0f),
+            "tensor 'w' has -65520 at element 1, which fp16 cannot hold (--dtype fp32 can)");
+  EXPECT_EQ(problem(DType::f16, 65519.0f), "");
+  EXPECT_EQ(problem(DType::f16, std::numeric_limits<float>::quiet_NaN()), "");
+  EXPECT_EQ(problem(DType::bf16, 3.4e38f),
+            "tensor 'w' has 3.4e+38 at element 1, which bf16 cannot hold (--dtype fp32 can)");
+  EXPECT_EQ(problem(DType::bf16, 1e38f), "");
+}
+
 TEST_F(SafetensorsTest, RefusesWhatIsDamaged) {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   EXPECT_EQ(problem(good, std::string(8, 'x')), "");

@@ -20,8 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCommandLine = "command line";
-
 // More than any script or configuration has.
 constexpr std::size_t kMaxBytes = std::size_t{16} << 20;
 
@@ -40,7 +38,7 @@ shell::Run read_script(const Request& request) {
   if (!request.file.empty())
     return shell::follow(read_input(request.file), request.file, request.definitions,
                          request.arguments);
-  return {.commands = {{request.words, kCommandLine, 0}}};
+  return {.commands = {{request.words, request.words_of, 0}}};
 }
 
 /// The DeepSpeed configuration: what --ds-config names, else what the command line names, which the
@@ -135,7 +133,7 @@ std::vector<Remark> stray_remarks(const shell::Run& run) {
 }
 
 Recipe read_recipe(const Request& request, const shell::Run& run, std::string& hosts) {
-  const std::string file = request.file.empty() ? kCommandLine : request.file.string();
+  const std::string file = request.file.empty() ? request.words_of : request.file.string();
   TrainingCommand command = find_training_command(run, file, request.line);
   expand_hostfile(command.launcher, request.file.parent_path());
   hosts = hosts_of(command.launcher);

@@ -249,10 +249,11 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
       throw DataError("'{}' describes a model that no deck can: {}", config.file(), error.what());
     }
   };
-  const deck::Deck imported = parse({});
-  const deck::Deck deck = options.deck.empty()
-                              ? parse(options.overrides)
-                              : deck::load(options.deck, options.overrides, {.need_data = false});
+  const auto load = [&](const std::vector<std::string>& overrides) {
+    return options.deck.empty() ? parse(overrides)
+                                : deck::load(options.deck, overrides, {.need_data = false});
+  };
+  const deck::Deck imported = parse({}), deck = load(options.overrides);
   check_model(deck, imported, weights.path());
   check_layers(imported, weights, config);
   const model::ModelSpec spec = model::make_spec(imported, {.size = *imported.model.vocab});
@@ -270,13 +271,17 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
                        }});
     elements += part.parameter.shape.size();
   }
+  std::string deck_to_write = text + fmt::format("checkpoint: {{load: {}}}\n", path_text(to));
+  if (!options.write_deck.empty() && !(options.deck.empty() && options.overrides.empty())) {
+    std::vector<std::string> overrides = {"checkpoint.load=" + path_text(to)};
+    if (options.deck.empty())  // the run is called after its deck
+      overrides.push_back("run.name=" + deck::write_text(options.write_deck.stem().string()));
+    overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+    deck_to_write = deck::print_deck(load(overrides));
+  }
   checkpoint::write_checkpoint(to, train::RunState{}.attributes(), deck::print_deck(deck), tensors,
                                options.progress);
-  if (!options.write_deck.empty())
-    write_file_atomically(options.write_deck,
-                          options.deck.empty() && options.overrides.empty()
-                              ? text + fmt::format("checkpoint: {{load: {}}}\n", path_text(to))
-                              : deck::print_deck(deck));
+  if (!options.write_deck.empty()) write_file_atomically(options.write_deck, deck_to_write);
   std::string message = fmt::format(
       "{}: {} tensors, {} elements, from '{}'\nThere is no optimizer state in it: a run that "
       "starts here begins at iteration 0 with moments of zero\n",

@@ -40,13 +40,19 @@ std::string gpt2_deck(const Source& source) {
   if (hidden % heads != 0)
     throw DataError("'{}': \"n_head\" {} does not divide \"n_embd\" {}", config.file(), heads,
                     hidden);
+  const double dropout = config.number("resid_pdrop", 0.1),
+               of_embeddings = config.number("embd_pdrop", 0.1);
+  if (dropout != of_embeddings)
+    source.notes.push_back(fmt::format(
+        "model.dropout.hidden is \"resid_pdrop\", {}, and drops embeddings, too, of which "
+        "\"embd_pdrop\" is {}",
+        dropout, of_embeddings));
   std::string text = fmt::format(
       "model:\n  layers: {}\n  hidden: {}\n  heads: {}\n  ffn: {}\n  sequence: {}\n"
       "  positions: {}\n  vocab: {}\n  dropout: {{attention: {}, hidden: {}}}\n"
       "  init_std: {}\n  layernorm_eps: {}\n",
       layers, hidden, heads, config.size("n_inner", 4 * hidden), positions, positions,
-      config.size("vocab_size"), config.number("attn_pdrop", 0.1),
-      config.number("resid_pdrop", 0.1), init_std(source),
+      config.size("vocab_size"), config.number("attn_pdrop", 0.1), dropout, init_std(source),
       config.number("layer_norm_epsilon", 1e-5));
   const std::string tokenizer = tokenizer_text(source.folder, source.notes);
   if (!tokenizer.empty()) text += fmt::format("data: {{tokenizer: {}}}\n", tokenizer);

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -224,6 +225,15 @@ void SafetensorsWriter::write(std::span<const float> elements) {
   std::vector<std::uint16_t> rounded;
   const void* data = elements.data();
   if (dtype_ != DType::f32) {
+    const float limit = dtype_ == DType::f16 ? 65520.0f : 0x1.FFp127f;  // rounds to infinity
+    const auto overflows = [&](float value) {
+      return std::isfinite(value) && std::abs(value) >= limit;
+    };
+    const auto bad = std::ranges::find_if(elements, overflows);
+    if (bad != elements.end())
+      throw DataError(
+          "'{}': tensor '{}' has {} at element {}, which {} cannot hold (--dtype fp32 can)",
+          path_.string(), tensors_[written_].name, *bad, bad - elements.begin(), name_of(dtype_));
     rounded.resize(elements.size());
     convert_from_float(elements.data(), elements.size(), dtype_, rounded.data());
     data = rounded.data();

@@ -264,6 +264,10 @@ train::RunState state_of(const Foreign& foreign, const deck::Deck& deck,
                state.consumed_samples);
   if (foreign.loss_scale && state.loss_scale.hysteresis_left > 0)
     state.loss_scale.scale = *foreign.loss_scale;
+  if (std::min({state.iteration, state.consumed_samples, state.applied_samples}) < 0)
+    throw DataError("'{}' counts {} iterations and {} samples, {} of them in its schedule",
+                    foreign.folder.string(), state.iteration, state.consumed_samples,
+                    state.applied_samples);
   return state;
 }
 
@@ -340,7 +344,9 @@ std::string import_checkpoint(const fs::path& from, const fs::path& to,
   checkpoint::write_checkpoint(to, state.attributes(), deck::print_deck(deck), tensors,
                                options.progress);
   if (!options.write_deck.empty())
-    write_file_atomically(options.write_deck, options.deck.empty() ? text : deck::print_deck(deck));
+    write_file_atomically(options.write_deck, options.deck.empty() && options.overrides.empty()
+                                                  ? text
+                                                  : deck::print_deck(deck));
   return report(foreign, to, state, table.size(), notes);
 }
 

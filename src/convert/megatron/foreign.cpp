@@ -287,7 +287,8 @@ std::string deck_text(const Foreign& foreign, std::vector<std::string>& notes) {
     std::replace(name.begin(), name.end(), '-', '_');
     if (const Value* value = arguments.find(name)) add_words(flag, *value, words);
   }
-  flags::Request request{.words = std::move(words)};
+  flags::Request request{.words = std::move(words),
+                         .words_of = fmt::format("the arguments in '{}'", foreign.folder.string())};
   if (const Value* ranks = arguments.find("world_size");
       ranks && ranks->is(Value::Kind::integer) && ranks->integer > 0)
     request.ranks = ranks->integer;

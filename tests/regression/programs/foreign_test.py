@@ -118,13 +118,13 @@ class Foreign(ForeignTest):
             bias_gelu_fusion=True, save="runs/theirs", load="runs/theirs", num_query_groups=1,
             tensor_model_parallel_size=1, pipeline_model_parallel_size=1, rotary_percent=1.0)
 
-    def convert_back(self, write, **how):
+    def convert_back(self, write, *words, **how):
         folder, target = self.folder / "theirs", self.folder / "ours.h5"
         shutil.rmtree(folder, ignore_errors=True)
         target.unlink(missing_ok=True)
         with h5py.File(self.source, "r") as source:
             write(folder, source, self.args, **how)
-        result = convert("megatron", folder, target, "--write-deck", self.folder / "theirs.yaml")
+        result = convert("megatron", folder, target, *words, "--write-deck", self.folder / "theirs.yaml")
         self.assertEqual(result.code, FINISHED, result)
         return target, result
 
@@ -154,9 +154,10 @@ class Foreign(ForeignTest):
 
     def test_the_run_resumes_as_if_it_had_never_left(self):
         self.pretrain("run", "train.exit_interval=1000 iterations")
-        target, _ = self.convert_back(foreign_checkpoints.megatron, tensor=2)
+        target, _ = self.convert_back(foreign_checkpoints.megatron, "run.device=host", "model.vocab=257", tensor=2)
+        self.assertIn("  device: host", (self.folder / "theirs.yaml").read_text())
         result = run("trireme-pretrain", self.folder / "theirs.yaml", f"checkpoint.load={target}",
-                     f"run.output={self.folder / 'resumed'}", "run.device=host", "model.vocab=257")
+                     f"run.output={self.folder / 'resumed'}")
         self.assertEqual(result.code, FINISHED, result)
         resumed = {event["iteration"]: event["loss"] for event in self.events("resumed", "train")}
         self.assertEqual(resumed, dict(enumerate(self.losses("run")[10:], start=11)))
@@ -199,8 +200,6 @@ class Foreign(ForeignTest):
         self.assertIn(DATA, codes)
 
     def test_what_cannot_be_read_is_named(self):
-        with h5py.File(self.source, "r") as source:
-            foreign_checkpoints.megatron(self.folder / "theirs", source, self.args, tensor=2)
         ranks = self.folder / "theirs" / "iter_0000010"
         target = self.folder / "ours.h5"
 
@@ -210,6 +209,16 @@ class Foreign(ForeignTest):
             self.assertIn(text, result.err)
             self.assertFalse(target.exists())
 
+        def fails_with(text, code=DATA, **arguments):
+            with h5py.File(self.source, "r") as source:
+                wrong = argparse.Namespace(**dict(vars(self.args), **arguments))
+                foreign_checkpoints.megatron(self.folder / "theirs", source, wrong, tensor=2)
+            fails(text, code)
+
+        fails_with("counts 10 iterations and -8 samples, -8 of them in its schedule", consumed_train_samples=-8)
+        fails_with(f"the arguments in '{ranks}': --lr -1: schedule.peak = -1: must be above 0", code=DECK, lr=-1.0)
+        with h5py.File(self.source, "r") as source:
+            foreign_checkpoints.megatron(self.folder / "theirs", source, self.args, tensor=2)
         file = ranks / "mp_rank_01" / "model_optim_rng.pt"
         whole = file.read_bytes()
         file.write_bytes(whole[:-30])
