@@ -63,7 +63,7 @@ output_word() {
 # The command that every rank runs.
 words=("$PROGRAM" "$DECK")
 if [ -n "$RUN" ]; then words+=("$(output_word "$RUN")"); fi
-read -ra key_words <<<"$KEYS"
+read -rd "" -a key_words <<<"$KEYS"
 words+=("${key_words[@]}")
 
 # ---- profilers
@@ -83,10 +83,10 @@ case ${NSYS:-0}${NCU:-0} in
     fi
     mkdir -p -- "$profile_folder/profile" || refuse "there can be no folder $profile_folder/profile"
     if [ "${NSYS:-0}" = 1 ]; then
-      read -ra profiler <<<"nsys profile --trace=cuda,nvtx,mpi ${NSYS_OPTIONS:-}"
+      read -rd "" -a profiler <<<"nsys profile --trace=cuda,nvtx,mpi ${NSYS_OPTIONS:-}"
       profiler+=("--output=$profile_folder/profile/nsys-%h-%p")
     else
-      read -ra profiler <<<"ncu --nvtx --launch-skip=2000 --launch-count=100 ${NCU_OPTIONS:-}"
+      read -rd "" -a profiler <<<"ncu --nvtx --launch-skip=2000 --launch-count=100 ${NCU_OPTIONS:-}"
       profiler+=("--export=$profile_folder/profile/ncu-%h-%p")
     fi
     if [ -z "$IMAGE" ]; then need_command "${profiler[0]}" "install Nsight, or load its module"; fi

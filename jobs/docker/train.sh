@@ -44,7 +44,8 @@ docker_options() {
 }
 
 names=() slots=() gpus=()
-while read -ra line <&3; do
+# The last line may lack its line break.
+while read -ra line <&3 || [ ${#line[@]} -gt 0 ]; do
   if [ ${#line[@]} -eq 0 ] || [ "${line[0]:0:1}" = "#" ]; then continue; fi
   ranks=1 list=all
   for word in "${line[@]:1}"; do

@@ -67,7 +67,8 @@ add_host() {
 }
 
 contexts=()
-while read -ra line <&3; do
+# The last line may lack its line break.
+while read -ra line <&3 || [ ${#line[@]} -gt 0 ]; do
   if [ ${#line[@]} -gt 0 ] && [ "${line[0]:0:1}" != "#" ]; then add_host "${line[@]}"; fi
 done 3<"$HOSTS"
 if [ ${#contexts[@]} -eq 0 ]; then refuse "$HOSTS names no host"; fi

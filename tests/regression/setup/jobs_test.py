@@ -20,7 +20,7 @@ class Scripts(JobTest):
         self.deck = self.folder / "tiny.yaml"
         shutil.copy(words[0], self.deck)
         self.environment.update(TRIREME=str(TREE), PROGRAM=str(BIN / "trireme-pretrain"),
-                                DECK=str(self.deck), KEYS=" ".join(words[1:]))
+                                DECK=str(self.deck), KEYS=" \n".join(words[1:]))
         self.jobs = sorted((TREE / "jobs/slurm").glob("*.sbatch")) + [TREE / "jobs/ssh/train.sh"]
         self.hosts = self.folder / "hosts"
         self.hosts.write_text("# two ranks here\nlocalhost slots=2\n\n")
@@ -150,7 +150,7 @@ exec bash -c "$*"
         for option in ("--network=host", "--shm-size=16g", "--ulimit memlock=-1", '--gpus "device=4,5"',
                        f"--volume {self.folder}:{self.folder}"):
             self.assertIn(f" {option} ", log)
-        self.hosts.write_text("localhost slots=1\nfar slots=1\n")
+        self.hosts.write_text("localhost slots=1\nfar slots=1")  # without a last line break
         keys = self.environment["KEYS"].replace(str(self.folder / "run"), str(self.folder / "two"))
         result = self.script(job, **variables, KEYS=keys, OMPI_MCA_orte_keep_fqdn_hostnames="1")
         self.assertEqual(result.code, FINISHED, result)
@@ -231,11 +231,12 @@ kill -SEGV $$
         result = self.script(job, SLURM_ARRAY_TASK_ID="3", FAIL_WITH="75", **inside)
         self.assertIn("scontrol requeue 9_3\n", result.out)
         wrong = self.folder / "list"
-        wrong.write_text("schedule.peak=1e-3\nschedule.peek=1e-3\n")
+        wrong.write_text("schedule.peak=1e-3\nschedule.peek=1e-3")
         checked = self.script(job, LIST=str(wrong))
         self.assertEqual(checked.code, DECK, checked)
         self.assertIn("schedule.peek=1e-3: unknown key", checked.err)
         self.refuses("has no line 4: set --array to 1-3", job, SLURM_ARRAY_TASK_ID="4", **inside)
+        self.refuses("has no line 3: set --array to 1-2", job, SLURM_ARRAY_TASK_ID="3", **inside, LIST=str(wrong))
 
     def test_ssh(self):
         job = TREE / "jobs/ssh/train.sh"
@@ -268,7 +269,7 @@ kill -SEGV $$
         """The second host, which the agent makes of this one, has its own choice."""
         self.put(self.folder / "program", "#!/bin/bash\ncat >/dev/null\n"
                  'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE: $CUDA_VISIBLE_DEVICES"\n')
-        self.hosts.write_text("localhost slots=2 gpus=4,5\nlocalhost slots=1 gpus=7\n")
+        self.hosts.write_text("localhost slots=2 gpus=4,5\nlocalhost slots=1 gpus=7")  # without a last line break
         result = self.script(TREE / "jobs/ssh/train.sh", PROGRAM=str(self.folder / "program"))
         self.assertEqual(result.code, FINISHED, result)
         for line in ("rank 0 of 3: 4,5", "rank 1 of 3: 4,5", "rank 2 of 3: 7"):
