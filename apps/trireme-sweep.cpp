@@ -91,6 +91,8 @@ Arguments parse(int argc, char** argv) {
   if (arguments.has("max-ranks"))
     if (const int ranks = arguments.deck.values["max-ranks"].as<int>(); ranks < 1)
       throw UsageError("--max-ranks {}: expected 1 or more", ranks);
+  if (arguments.has("max-ranks") && arguments.has("submit"))
+    throw UsageError("--max-ranks limits this machine; it has no effect with --submit");
   if (arguments.has("sbatch") && !arguments.has("submit"))
     throw UsageError("--sbatch goes with --submit");
   if ((arguments.has("submit") || arguments.has("print")) && arguments.task != Task::run)

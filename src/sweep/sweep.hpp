@@ -255,7 +255,8 @@ struct ExtraColumns {
 
 /// Reads a CSV file whose first column is the name of a run and whose first line has the names of
 /// the columns; lines that begin with '#' are left out. `source` is what errors name. Throws
-/// DataError with the line when a row has another number of cells or a name no run has.
+/// DataError with the line when a row has another number of cells, or a name that no run or an
+/// earlier row has, or when a column has the name of another one.
 ExtraColumns read_extra_columns(const std::string& text, const std::string& source,
                                 const PlannedSweep& sweep);
 

@@ -188,6 +188,8 @@ std::string value_of(const deck::SweepRun& run, const std::string& key) {
   return "";
 }
 
+void append(Row& row, const Row& more) { row.insert(row.end(), more.begin(), more.end()); }
+
 Row figures_row(const Figures& figures, std::size_t planned_bytes) {
   return {cell(figures.loss, "{:.4f}"),
           cell(figures.valid_loss, "{:.4f}"),
@@ -201,6 +203,14 @@ Row figures_row(const Figures& figures, std::size_t planned_bytes) {
 
 const Row kFigureNames{"loss",     "valid loss", "ms/iteration", "samples/s",
                        "tokens/s", "MFU %",      "memory MiB",   "planned MiB"};
+
+/// The names of the columns that every table of the sweep has.
+Row own_columns(const PlannedSweep& sweep) {
+  Row columns{"run", "state"};
+  append(columns, sweep.section.keys);
+  append(columns, kFigureNames);
+  return columns;
+}
 
 }  // namespace
 
@@ -264,6 +274,13 @@ ExtraColumns read_extra_columns(const std::string& text, const std::string& sour
     cells.erase(cells.begin());
     if (extra.columns.empty()) {
       extra.columns = cells;
+      Row columns = own_columns(sweep);
+      for (const std::string& column : cells) {
+        if (std::ranges::find(columns, column) != columns.end())
+          throw DataError("{}:{}: the table has a column '{}' already; give it another name",
+                          source, number, column);
+        columns.push_back(column);
+      }
       continue;
     }
     if (cells.size() != extra.columns.size())
@@ -272,6 +289,9 @@ ExtraColumns read_extra_columns(const std::string& text, const std::string& sour
     const auto has_name = [&](const PlannedRun& run) { return run.name() == name; };
     if (std::none_of(sweep.runs.begin(), sweep.runs.end(), has_name))
       throw DataError("{}:{}: the sweep has no run '{}'", source, number, name);
+    if (std::ranges::find(extra.rows, name, &std::pair<std::string, Row>::first) !=
+        extra.rows.end())
+      throw DataError("{}:{}: run '{}' is there twice", source, number, name);
     extra.rows.emplace_back(name, cells);
   }
   if (extra.columns.empty()) throw DataError("{}: no line with the names of columns", source);
@@ -280,12 +300,7 @@ ExtraColumns read_extra_columns(const std::string& text, const std::string& sour
 
 std::string table(const PlannedSweep& sweep, const std::vector<Status>& statuses,
                   TableFormat format, const ExtraColumns& extra) {
-  TableRows rows{{"run", "state"}};
-  const auto append = [](Row& row, const Row& more) {
-    row.insert(row.end(), more.begin(), more.end());
-  };
-  append(rows[0], sweep.section.keys);
-  append(rows[0], kFigureNames);
+  TableRows rows{own_columns(sweep)};
   const std::size_t first_extra = rows[0].size();
   append(rows[0], extra.columns);
   for (std::size_t i = 0; i < statuses.size(); ++i) {

@@ -124,6 +124,12 @@ TEST_F(TableTest, ExtraColumnsThatDoNotFit) {
   EXPECT_EQ(error("run,a\n\"tensor=3\",1\n"), "b.csv:2: the sweep has no run 'tensor=3'");
   EXPECT_EQ(error("run,a\n\"tensor=1,peak=1e-3\",1,2\n"),
             "b.csv:2: 2 cells after the name, but the first line has 1");
+  const std::string row = "\"tensor=1,peak=1e-3\",1\n";
+  EXPECT_EQ(error("run,a\n" + row + row), "b.csv:3: run 'tensor=1,peak=1e-3' is there twice");
+  EXPECT_EQ(error("run,loss\n" + row),
+            "b.csv:1: the table has a column 'loss' already; give it another name");
+  EXPECT_EQ(error("run,a,a\n"),
+            "b.csv:1: the table has a column 'a' already; give it another name");
   EXPECT_EQ(error("# nothing\n"), "b.csv: no line with the names of columns");
 }
 

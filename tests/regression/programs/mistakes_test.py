@@ -101,6 +101,7 @@ COMMANDS = [
      "'megatron/latest_checkpointed_iteration.txt': expected the number of an iteration, or release"),
     ("convert flags -- ls -l", DATA, "the command line has no training command"),
     ("sweep sweep.yaml --sbatch x", USAGE, "--sbatch goes with --submit"),
+    ("sweep sweep.yaml --submit --max-ranks 2", USAGE, "--max-ranks limits this machine"),
     ("sweep sweep.yaml --max-ranks 0", USAGE, "--max-ranks 0: expected 1 or more"),
     ("pretrain {tiny} --supervise=", USAGE, "--supervise needs a value"),
     (["pretrain", *TINY, "--supervise=lost -n 2"], USAGE, "--supervise: cannot start 'lost': No such file or directory"),
