@@ -37,7 +37,7 @@ constexpr const char* kUsage =
     "           shuffle_index.npy\n"
     "       trireme-inspect [WEIGHT] PREFIX [WEIGHT] PREFIX ... --index ...\n"
     "           writes those of a blend as dataset_index.npy and dataset_sample_index.npy, and\n"
-    "           those of each of its datasets in the folders 0, 1, ...\n\n";
+    "           those of each of its datasets in the folders 0, 1, ...; weights need --samples\n\n";
 
 // Tokens of a document that are shown.
 constexpr std::int64_t kShown = 16;
@@ -158,6 +158,8 @@ data::GptBlendConfig index_config(const po::variables_map& values) {
   if (values.count("samples") > 0) common.samples = values["samples"].as<std::int64_t>();
   if (common.format.sequence < 1 || common.samples.value_or(1) < 1)
     throw UsageError("--sequence and --samples: expected 1 or more");
+  if (config.weights.size() > 1 && !common.samples)
+    throw UsageError("weights need --samples: without it each dataset is taken once");
   return config;
 }
 
@@ -300,6 +302,7 @@ ExitCode run(int argc, char** argv) {
   if (values.count("path") == 0) throw UsageError("name a checkpoint or a dataset's prefix");
 
   if (values.count("index") > 0) {
+    if (values["verify"].as<bool>()) throw UsageError("--verify has no effect with --index");
     write_index(values);
     return ExitCode::success;
   }

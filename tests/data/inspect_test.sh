@@ -39,6 +39,8 @@ fails 2 "index needs --output" "$golden/a" --index train --sequence 16
 fails 2 "seed needs --index" "$golden/a" --seed 3
 fails 2 "'dev' is not a part" "$golden/a" --index dev --sequence 16 --output "$scratch/x"
 fails 2 "--split 0,0,0: expected weights" "$golden/a" --index train --sequence 16 --output "$scratch/x" --split 0,0,0
+fails 2 "weights need --samples" 3 "$golden/a" 1 "$golden/a" --index train --sequence 16 --output "$scratch/x"
+fails 2 "--verify has no effect with --index" "$golden/a" --verify --index train --sequence 16 --output "$scratch/x"
 fails 2 "--seed -1 is not between 0 and 4294967295" "$golden/a" --index train --sequence 16 --output "$scratch/x" --seed -1
 
 # On a full disk, here one for files of 2 KiB, no part of an index is left.
