@@ -54,8 +54,10 @@ using IoError = CodedError<ExitCode::io>;
 using DeckError = CodedError<ExitCode::deck>;
 
 /// Throws InternalError with the expression, its place and the formatted explanation.
-[[noreturn]] void throw_check_failed(const char* expression, const char* file, int line,
-                                     const std::string& explanation);
+[[noreturn]] inline void throw_check_failed(const char* expression, const char* file, int line,
+                                            const std::string& explanation) {
+  throw InternalError("{}:{}: check '{}' failed: {}", file, line, expression, explanation);
+}
 
 }  // namespace trireme
 
