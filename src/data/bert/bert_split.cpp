@@ -82,11 +82,12 @@ SplitSummary summarize_pairs(const BertSplitConfig& config) {
   const PairMapConfig map = pair_map_config(config.common, dataset);
   const PairMapSummary rows = summarize_pair_map(dataset, map);
   require_rows(rows, dataset, map);
+  const auto named = open_named_map(config.common, dataset);
   return {.documents = map.documents,
           .lengths_hash = sentences_hash(dataset, map.documents),
           .tokens = rows.tokens,
           .epochs = rows.epochs,
-          .samples = rows.rows,
+          .samples = named ? named->rows() : rows.rows,
           .index_bytes = 12.0 * static_cast<double>(rows.rows)};
 }
 

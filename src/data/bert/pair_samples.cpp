@@ -253,13 +253,6 @@ std::optional<NpyArray> find_map(const MapFiles& files, const PairMapSummary& su
   return map ? map : find_map(files.hashed, summary);
 }
 
-NpyArray open_named_map(const std::filesystem::path& path, const IndexedDataset& dataset,
-                        const PairMapConfig& config) {
-  NpyArray map = NpyArray::map(path);
-  check_pair_map(map, dataset, config, fmt::format("'{}'", path.string()));
-  return map;
-}
-
 NpyArray open_or_build_map(const PairSplitConfig& config, const IndexedDataset& dataset,
                            const PairMapConfig& map_config, const IndexBuilder& builder) {
   const PairMapSummary summary = summarize_pair_map(dataset, map_config);
@@ -344,14 +337,24 @@ PairMapConfig pair_map_config(const PairSplitConfig& config, const IndexedDatase
   return map;
 }
 
+std::optional<NpyArray> open_named_map(const PairSplitConfig& config,
+                                       const IndexedDataset& dataset) {
+  const auto stem = indexmap_stem(config.index_files, config.split);
+  if (!stem) return std::nullopt;
+  const std::filesystem::path path = stem->ends_with(".npy") ? *stem : *stem + ".npy";
+  NpyArray map = NpyArray::map(path);
+  check_pair_map(map, dataset, pair_map_config(config, dataset),
+                 fmt::format("'{}'", path.string()));
+  return map;
+}
+
 std::unique_ptr<PairSamples> open_pair_split(const PairSplitConfig& config,
                                              const IndexBuilder& builder) {
   auto dataset = std::make_shared<const IndexedDataset>(dataset_prefix(config.prefix));
   const PairMapConfig map_config = pair_map_config(config, *dataset);
-  const auto named = indexmap_stem(config.index_files, config.split);
-  NpyArray map = named ? open_named_map(named->ends_with(".npy") ? *named : *named + ".npy",
-                                        *dataset, map_config)
-                       : open_or_build_map(config, *dataset, map_config, builder);
+  auto named = open_named_map(config, *dataset);
+  NpyArray map =
+      named ? std::move(*named) : open_or_build_map(config, *dataset, map_config, builder);
   return std::make_unique<PairSamples>(std::move(dataset), std::move(map), config.format,
                                        config.pairs, config.seed);
 }

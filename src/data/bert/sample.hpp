@@ -244,6 +244,11 @@ class PairSamples : public BertDataset {
 /// The map's configuration for a split of an open dataset. Throws as normalize_weights() does.
 PairMapConfig pair_map_config(const PairSplitConfig& config, const IndexedDataset& dataset);
 
+/// The map of the split that data.index_files names; nothing where it names none. Throws IoError
+/// for a file that cannot be read, and as indexmap_stem() and check_pair_map() do.
+std::optional<NpyArray> open_named_map(const PairSplitConfig& config,
+                                       const IndexedDataset& dataset);
+
 /// Opens a split. Collective: every process calls it with the same configuration and its own
 /// `builder`. The map is kept under Megatron-LM's name (indexmap_file()) in data.index_cache or the
 /// dataset's folder: a file of that name whose rows are this split's is used, wherever it comes

@@ -157,9 +157,10 @@ std::filesystem::path default_index_cache(const std::filesystem::path& prefix) {
 SplitSummary summarize_split(const GptSplitConfig& config) {
   const IndexedDataset dataset(dataset_prefix(config.prefix));
   const std::vector<std::int32_t> lengths = dataset.lengths();
+  SplitSummary summary = summarize(config, lengths);
   if (const auto stem = indexmap_stem(config.index_files, config.split))
-    open_named(config, *stem, lengths);
-  return summarize(config, lengths);
+    summary.samples = open_named(config, *stem, lengths).samples();
+  return summary;
 }
 
 void require_samples(const GptSplitConfig& config, const SplitSummary& summary) {

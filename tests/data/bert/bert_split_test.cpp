@@ -105,6 +105,20 @@ TEST_F(BertSplitTest, UsesDatasetsWithoutWeightsOnce) {
   EXPECT_GE(open_bert_split(config_)->samples(), 61);
 }
 
+TEST_F(BertSplitTest, ASummaryChecksTheMapThatTheDeckNames) {
+  config_.names = {path("a")};
+  config_.common.samples = 61;
+  const std::int64_t rows = open_bert_split(config_)->samples();
+  for (const auto& map : std::filesystem::directory_iterator(config_.common.index_cache))
+    config_.common.index_files = map.path().string();
+  EXPECT_EQ(summarize_bert_split(config_).samples, rows);
+  config_.common.samples = rows + 1;
+  expect_error(ExitCode::data, fmt::format("holds {} samples, the run takes {}", rows, rows + 1),
+               [&] { summarize_bert_split(config_); });
+  config_.common.index_files = path("maps");
+  expect_error(ExitCode::deck, "maps' names no part", [&] { summarize_bert_split(config_); });
+}
+
 TEST_F(BertSplitTest, TheFirstReleaseTakesDocumentsAlike) {
   config_.dialect = BertDialect::v0;
   config_.common.samples = 3000;

@@ -107,6 +107,8 @@ TEST_F(GptSplitTest, NamedIndexFilesServeTheirPart) {
   config_.seed = 99;  // an index built now would differ
   const GptCorpus corpus = open_gpt_split(config_);
   EXPECT_EQ(corpus.index.shuffle.serialize(), bytes_of("shuffle"));
+  config_.samples = 1;
+  EXPECT_EQ(summarize_split(config_).samples, corpus.index.samples());
   EXPECT_FALSE(std::filesystem::exists(default_index_cache(config_.prefix)));
   // The other parts are built; a list and a whole file name do as well.
   config_.split = Split::valid;
