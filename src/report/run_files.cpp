@@ -177,7 +177,12 @@ constexpr Metric kMetrics[] = {
     {"consumed_samples_total", "counter", "Samples trained on."},
     {"consumed_tokens_total", "counter", "Tokens trained on."},
     {"loss", "gauge", "Training loss."},
+    {"sentence_loss", "gauge", "Training loss of BERT's sentence pairs."},
     {"evaluation_loss", "gauge", "Loss of an evaluation, by split."},
+    {"evaluation_sentence_loss", "gauge", "Loss of BERT's sentence pairs, by split."},
+    {"evaluation_sentence_accuracy_ratio", "gauge",
+     "Share of BERT's sentence pairs that are classified right."},
+    {"task_score", "gauge", "Metrics of evaluate.tasks."},
     {"gradient_norm", "gauge", "Norm of the gradient before clipping."},
     {"learning_rate", "gauge", "Learning rate."},
     {"loss_scale", "gauge", "Loss scale."},
@@ -212,7 +217,7 @@ PrometheusFile::PrometheusFile(std::filesystem::path path, std::string run)
     : path_(std::move(path)), run_("run=" + prometheus_label(run)) {}
 
 void PrometheusFile::set(const std::string& name, double value, const std::string& labels) {
-  if (std::isnan(value) && name != "loss" && name != "evaluation_loss") return;
+  if (std::isnan(value) && !name.ends_with("loss")) return;
   values_[name][labels] = value;
 }
 
@@ -266,6 +271,7 @@ bool PrometheusFile::on(const TrainEvent& event, double time) {
   set("consumed_samples_total", static_cast<double>(event.consumed_samples));
   set("consumed_tokens_total", static_cast<double>(event.consumed_tokens));
   set("loss", event.loss);
+  if (event.sentence_loss) set("sentence_loss", *event.sentence_loss);
   set("gradient_norm", event.grad_norm);
   set("learning_rate", event.learning_rate);
   set("loss_scale", event.loss_scale);
@@ -279,7 +285,18 @@ bool PrometheusFile::on(const TrainEvent& event, double time) {
 }
 
 bool PrometheusFile::on(const EvalEvent& event, double time) {
-  set("evaluation_loss", event.loss, "split=" + prometheus_label(event.split));
+  const std::string split = "split=" + prometheus_label(event.split);
+  set("evaluation_loss", event.loss, split);
+  if (event.sentence_loss) set("evaluation_sentence_loss", *event.sentence_loss, split);
+  if (event.sentence_accuracy)
+    set("evaluation_sentence_accuracy_ratio", *event.sentence_accuracy, split);
+  return write(time);
+}
+
+bool PrometheusFile::on(const TaskEvent& event, double time) {
+  for (const auto& [metric, value] : event.metrics)
+    set("task_score", value,
+        fmt::format("task={},metric={}", prometheus_label(event.task), prometheus_label(metric)));
   return write(time);
 }
 

@@ -98,6 +98,7 @@ class PrometheusFile {
   bool on(const StartEvent& event, double time);
   bool on(const TrainEvent& event, double time);
   bool on(const EvalEvent& event, double time);
+  bool on(const TaskEvent& event, double time);
   bool on(const CheckpointEvent& event, double time);
   bool on(const MemoryEvent& event, double time);
   bool on(const GpuEvent& event, double time);

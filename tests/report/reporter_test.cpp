@@ -59,12 +59,19 @@ TEST_F(ReporterTest, PrometheusGetsTheNewestValues) {
     reporter.on(TrainEvent{.iteration = 10, .loss = 2.5, .ms = 1500, .skipped = 2});
     reporter.on(TrainEvent{.iteration = 20, .loss = std::nan(""), .skipped = 1});
     reporter.on(EvalEvent{.split = "valid", .loss = 3});
+    reporter.on(
+        EvalEvent{.split = "test", .loss = 4, .sentence_loss = 0.5, .sentence_accuracy = 0.75});
+    reporter.on(TrainEvent{.iteration = 20, .loss = std::nan(""), .sentence_loss = 0.625});
+    reporter.on(TaskEvent{.task = "piqa", .metrics = {{"accuracy", 0.25}}});
   }
   const std::string text = read_file(path);
-  for (const char* line : {"# TYPE trireme_loss gauge\ntrireme_loss{run=\"a \\\"run\\\"\"} NaN\n",
-                           "trireme_ranks{run=\"a \\\"run\\\"\"} 2\n", "\ntrireme_up{", "} 20\n",
-                           "trireme_skipped_iterations_total{run=\"a \\\"run\\\"\"} 3\n",
-                           "trireme_evaluation_loss{run=\"a \\\"run\\\"\",split=\"valid\"} 3\n"})
+  for (const char* line :
+       {"# TYPE trireme_loss gauge\ntrireme_loss{run=\"a \\\"run\\\"\"} NaN\n",
+        "trireme_ranks{run=\"a \\\"run\\\"\"} 2\n", "\ntrireme_up{", "} 20\n",
+        "trireme_skipped_iterations_total{run=\"a \\\"run\\\"\"} 3\n",
+        "trireme_evaluation_loss{run=\"a \\\"run\\\"\",split=\"valid\"} 3\n",
+        "trireme_sentence_loss{run=\"a \\\"run\\\"\"} 0.625\n", ",split=\"test\"} 0.5\n",
+        ",split=\"test\"} 0.75\n", ",task=\"piqa\",metric=\"accuracy\"} 0.25\n"})
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   EXPECT_EQ(text.find("mfu"), std::string::npos);
 }
