@@ -230,6 +230,7 @@ std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
                                        const std::function<bool(const ShardHeader&)>& usable,
                                        std::string& note) {
   std::set<std::int64_t> refused;
+  bool explained = false;
   while (true) {
     Inventory inventory = take_inventory(folder, world, newer_than);
     std::erase_if(inventory, [&](const auto& each) {
@@ -248,8 +249,13 @@ std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
         check_shard(folder, world.rank(), iteration, world.size(), usable, problem, damaged);
     if (world.all_reduce(good, comm::Reduce::min) > 0.0)
       return read_shard_header(*find_shard(folder, iteration, world.rank()));
-    for (const std::string& each : world.all_gather_text(problem))
-      if (!each.empty() && note.empty()) note = each;
+    const std::vector<std::string> problems = world.all_gather_text(problem);
+    const auto first =
+        std::ranges::find_if(problems, [](const auto& each) { return !each.empty(); });
+    if (!explained && first != problems.end()) {
+      note += (note.empty() ? "" : "; ") + *first;
+      explained = true;
+    }
     // Without the damaged file a copy on another node may serve.
     if (world.all_reduce(damaged, comm::Reduce::max) == 0.0) refused.insert(iteration);
   }

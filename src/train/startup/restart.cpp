@@ -242,6 +242,13 @@ void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
     point.progress = RunState::from(*point.local).progress();
     newest = static_cast<double>(point.progress.iteration);
   }
+  double last = 0;  // of all nodes
+  for (const auto& [name, path] : checkpoint::list_shards(*folder))
+    last = std::max(last, static_cast<double>(name.iteration));
+  last = world.all_reduce(last, comm::Reduce::max);
+  if (last > newest && world.rank() == 0)
+    point.notes.push_back(fmt::format(
+        "the local checkpoints after iteration {}, up to {}, are deleted", newest, last));
   world.barrier();  // no rank looks for shards any more
   checkpoint::remove_unfinished_shards(*folder);
   checkpoint::remove_shards(

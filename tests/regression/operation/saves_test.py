@@ -79,6 +79,13 @@ class Saves(RunTest):
         self.assertIn("model.layers", refused.err)
         self.assertEqual(sorted(disk.glob("*/*")), shards)
 
+    def test_local_checkpoints_of_another_layout_are_deleted_with_a_note(self):
+        words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.at_end=false"]
+        self.pretrain("run", *words, "train.iterations=3", "parallel.data=2", ranks=2)
+        result = self.pretrain("run", *words, "train.iterations=4", "parallel.tensor=2", ranks=2)
+        self.assertRegex(result.out, r"restart +.*'.*\.shard' belongs to another layout or run\n"
+                         r"restart +the local checkpoints after iteration 0, up to [1-3], are deleted\n")
+
     def test_local_checkpoints_outlive_the_run_folder(self):
         words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "train.iterations=2"]
         said = "restart    the run folder has no checkpoint; a fresh model starts with --restart never\n"
