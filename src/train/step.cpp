@@ -99,11 +99,16 @@ StepResult Trainer::recorded_step() {
   const std::int64_t iteration = state_.iteration + 1;
   options_.timeline->begin_iteration(iteration, static_cast<int>(next_batch().micro_batches()));
   const StepResult result = step();
+  report_timeline(/*ends=*/iteration == end_.iteration);
+  return result;
+}
+
+void Trainer::report_timeline(bool ends) {
+  if (!options_.timeline) return;
   const Stopwatch watch;
-  const auto event = options_.timeline->end_iteration(iteration, iteration == end_.iteration);
+  const auto event = options_.timeline->end_iteration(state_.iteration, ends);
   if (event && reporter_) reporter_->on(*event);
   log_.exclude(watch.seconds());
-  return result;
 }
 
 double Trainer::gradient_norm(double loss_scale) {

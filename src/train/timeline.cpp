@@ -340,8 +340,8 @@ std::optional<double> Timeline::simulated_bubble(
       .bubble;
 }
 
-std::optional<report::TraceEvent> Timeline::end_iteration(std::int64_t iteration, bool of_run) {
-  if (!recording_ || (iteration < last_ && !of_run)) return std::nullopt;
+std::optional<report::TraceEvent> Timeline::end_iteration(std::int64_t iteration, bool ends) {
+  if (!recording_ || (iteration < last_ && !ends)) return std::nullopt;
   recording_ = false;
   device::range_listener(device::RangeListeners::timeline) = nullptr;
   const std::vector<report::TraceSpan> spans = resolve();

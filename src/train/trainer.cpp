@@ -204,6 +204,7 @@ StopReason Trainer::run() {
     if (stop != StopReason::none) break;
     stop = stops_.after_step(previous_, state_.progress(), end_, finish_prefetch());
   }
+  report_timeline(/*ends=*/true);
   // The next start does not know of these iterations.
   if (log_.has_unreported() && stop != StopReason::corrupted) report_interval();
   advance_save(/*wait=*/true);

@@ -251,6 +251,9 @@ class Trainer {
   bool reports_at(std::int64_t iteration) const;
   /// step(), recorded where log.trace says so.
   StepResult recorded_step();
+  /// Writes the timeline of log.trace after the last iteration of a range, or, with `ends`, what is
+  /// recorded of one.
+  void report_timeline(bool ends);
   /// Adds an iteration to the interval and reports it where log.every says.
   void report(const StepResult& result);
   /// Reports the iterations that have not been reported. Collective.

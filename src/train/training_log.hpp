@@ -145,10 +145,10 @@ class Timeline final : public device::RangeListener {
   /// Iteration `iteration` begins, of this many micro-batches. Collective over all ranks: the first
   /// one of a range aligns the ranks' clocks.
   void begin_iteration(std::int64_t iteration, int micro_batches);
-  /// It has ended. After the last one of a range, or of the run, adds the range to trace.json in
-  /// the run folder; on rank 0 returns the event that says so. A file that cannot be written is a
-  /// warning. Collective over all ranks.
-  std::optional<report::TraceEvent> end_iteration(std::int64_t iteration, bool of_run);
+  /// It has ended. After the last one of a range, or with `ends`, adds the range, as far as it is
+  /// recorded, to trace.json in the run folder; on rank 0 returns the event that says so. A file
+  /// that cannot be written is a warning. Collective over all ranks.
+  std::optional<report::TraceEvent> end_iteration(std::int64_t iteration, bool ends);
 
   void begin(const device::RangeInfo& range) override;
   void end() override;

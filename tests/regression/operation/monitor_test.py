@@ -70,6 +70,12 @@ class Monitor(RunTest):
         self.assertEqual(len(rows), 1 + len(spans))
         self.check_page("run")
 
+    def test_a_timeline_ends_where_the_run_stops(self):
+        self.pretrain("run", "log.trace.iterations=3-9", "train.exit_interval=5")
+        (event,) = self.events("run", "trace")
+        self.assertEqual((event["first"], event["iteration"]), (3, 5))
+        self.assertTrue((self.folder / "run" / "trace.json").exists())
+
     def check_page(self, name):
         """The HTML page of the run in a browser, where there is one: every chart is drawn, no text of the run runs."""
         page = self.folder / "report.html"
