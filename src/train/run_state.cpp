@@ -206,6 +206,13 @@ StopConditions::StopConditions(const deck::Deck& deck, const deck::BatchSizes& b
       // Of fp32 weights and moments, on a disk of 500 MB/s.
       save_(12.0 * static_cast<double>(parameters) / 500e6) {}
 
+bool evaluation_is_due(const deck::Deck& deck, const std::optional<deck::Length>& every,
+                       const deck::Progress& before, const deck::Progress& now,
+                       const deck::Progress& end) {
+  return (every && deck::reaches(*every, before, now)) ||
+         (deck.evaluate.at_end && now.iteration == end.iteration);
+}
+
 bool StopConditions::sees_kill_switch() const {
   // Rank 0 alone looks: on a shared file system the others might see another answer.
   std::error_code unreadable;  // what cannot be looked at does not stop the run
@@ -226,14 +233,20 @@ double StopConditions::next_iteration_seconds(const deck::Progress& before,
                                               const deck::Progress& now,
                                               const deck::Progress& end) const {
   const deck::Progress next = batches_.advance(now, 1);
-  const auto& every = deck_.evaluate.every;
-  const bool evaluates = (every && deck::reaches(*every, now, next)) ||
-                         (deck_.evaluate.at_end && next.iteration == end.iteration);
+  const auto is_due = [&](const std::optional<deck::Length>& every) {
+    return evaluation_is_due(deck_, every, now, next, end);
+  };
+  std::int64_t samples = next.samples - now.samples;
   // A batch of an evaluation is a forward pass, a third of a step: a step's time for each covers
   // the validation and the test split.
-  const std::int64_t samples =
-      next.samples - now.samples + (evaluates ? deck_.evaluate.iterations * deck_.batch.global : 0);
-  return longest_step_ * static_cast<double>(samples) /
+  if (is_due(deck_.evaluate.every)) samples += deck_.evaluate.iterations * deck_.batch.global;
+  // The first step, in which algorithms are chosen, would be too long for the many batches of a
+  // task: half of the latest step's time for each leaves room.
+  std::int64_t task_samples = 0;
+  for (const auto& [every, of_task] : tasks_)
+    if (is_due(every)) task_samples += of_task;
+  return (longest_step_ * static_cast<double>(samples) +
+          0.5 * latest_step_ * static_cast<double>(task_samples)) /
          static_cast<double>(now.samples - before.samples);
 }
 

@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/file.hpp"
@@ -184,7 +185,7 @@ constexpr const char* describe(StopReason reason) {
     case StopReason::diverged:
       return "training diverged";
     case StopReason::unreadable_data:
-      return "the training data cannot be read";
+      return "a dataset has changed or cannot be read";
     case StopReason::bad_data:
       return "the training data is bad";
   }
@@ -207,6 +208,12 @@ class StepLimit {
   std::deque<double> seconds_per_sample_;  ///< of the newest iterations
 };
 
+/// Whether evaluations of this interval, evaluate.every or that of a task, run after the iteration
+/// that takes the run from `before` to `now`; `end` is where it ends.
+bool evaluation_is_due(const deck::Deck& deck, const std::optional<deck::Length>& every,
+                       const deck::Progress& before, const deck::Progress& now,
+                       const deck::Progress& end);
+
 /// Signals, the kill switch, limits of time and of iterations: what any rank sees holds for all.
 class StopConditions {
  public:
@@ -217,8 +224,15 @@ class StopConditions {
                  std::int64_t parameters);
 
   /// Tells how long an iteration and a save took.
-  void note_step(double seconds) { longest_step_ = std::max(longest_step_, seconds); }
+  void note_step(double seconds) {
+    longest_step_ = std::max(longest_step_, seconds);
+    latest_step_ = seconds;
+  }
   void note_save(double seconds) { save_ = seconds; }
+  /// Tells of one of evaluate.tasks: its interval and its number of samples.
+  void note_task(const std::optional<deck::Length>& every, std::int64_t samples) {
+    tasks_.emplace_back(every, samples);
+  }
 
   /// Whether a run may start at all. Collective over all ranks, as is after_step(); both return the
   /// same on every rank, `none` to continue.
@@ -232,7 +246,7 @@ class StopConditions {
 
  private:
   bool sees_kill_switch() const;
-  /// What one more iteration takes at most, its evaluation included.
+  /// What one more iteration takes at most, its evaluations included.
   double next_iteration_seconds(const deck::Progress& before, const deck::Progress& now,
                                 const deck::Progress& end) const;
 
@@ -242,7 +256,9 @@ class StopConditions {
   const Stopwatch& since_start_;
   std::optional<double> time_limit_;
   double longest_step_ = 0.0;  ///< seconds
+  double latest_step_ = 0.0;   ///< seconds
   double save_;                ///< seconds that the last save took
+  std::vector<std::pair<std::optional<deck::Length>, std::int64_t>> tasks_;  ///< of note_task()
 };
 
 }  // namespace trireme::train

@@ -175,6 +175,7 @@ class TaskEvaluations {
   /// What logs call the task: as evaluate::task_labels().
   const std::string& label(std::size_t i) const { return tasks_[i].label; }
   const std::optional<deck::Length>& every(std::size_t i) const { return tasks_[i].every; }
+  std::int64_t samples(std::size_t i) const { return tasks_[i].task->dataset().samples(); }
   /// The metrics of task `i`, the most important first; `progress` as of score_task(). Collective
   /// over all ranks.
   std::vector<std::pair<std::string, double>> evaluate(
@@ -200,6 +201,12 @@ class Evaluations {
               report::Reporter* reporter);
   /// Adds the dataset of a split that the deck evaluates: `valid` or `test`.
   void add(data::Split split, std::unique_ptr<const data::Dataset> dataset);
+
+  const TaskEvaluations& tasks() const { return tasks_; }
+  /// Checks the files of the validation split as Dataset::require_unchanged().
+  void require_unchanged() const {
+    if (valid_) valid_->require_unchanged();
+  }
 
   /// Calls `visit` after each batch that is evaluated, on all ranks.
   void after_each_batch(std::function<void()> visit) { after_batch_ = std::move(visit); }

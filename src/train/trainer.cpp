@@ -82,9 +82,10 @@ Trainer::Trainer(const deck::Deck& deck, const plan::Vocabulary& vocabulary, com
   if (log_.timers()) runner_.set_timers(log_.timers());
   if (options_.expected) log_.compare_with(*options_.expected);
   backend.reserve_workspace(model::kernel_workspace_bytes(plan::stage_config(deck, vocabulary)));
-  for (const data::Split split : {data::Split::valid, data::Split::test})
-    if (plan::uses_split(deck_, split)) evaluations_.add(split, open(split));
+  open_evaluations();
   evaluations_.after_each_batch([this] { save_if_signalled(); });
+  const TaskEvaluations& tasks = evaluations_.tasks();
+  for (std::size_t i = 0; i < tasks.size(); ++i) stops_.note_task(tasks.every(i), tasks.samples(i));
   if (options_.restart.checkpoint || options_.restart.local)
     load();
   else
@@ -107,6 +108,11 @@ std::unique_ptr<const data::Dataset> Trainer::open(data::Split split) {
   const std::int64_t needed =
       end_.samples + state_.passed_samples + samples_to_skip(deck_, state_, end_.iteration);
   return dataset->samples() < needed ? open_for(needed) : std::move(dataset);
+}
+
+void Trainer::open_evaluations() {
+  for (const data::Split split : {data::Split::valid, data::Split::test})
+    if (plan::uses_split(deck_, split)) evaluations_.add(split, open(split));
 }
 
 void Trainer::load() {
@@ -255,6 +261,12 @@ void Trainer::start_prefetch() {
 ExitCode Trainer::finish_prefetch() {
   try {
     prefetcher_.finish();
+    // Before the iteration after which they are evaluated the run can still save and stop; an error
+    // in the evaluation ends it without a checkpoint.
+    const auto& every = deck_.evaluate.every;
+    const deck::Progress now = state_.progress();
+    if (every && deck::reaches(*every, now, batches_.advance(now, 1)))
+      evaluations_.require_unchanged();
   } catch (const IoError& error) {
     data_error_ = error.what();
     return error.code();
@@ -306,6 +318,8 @@ void Trainer::report_gpus_if_due() {
 // ---- checkpoints
 
 StopReason Trainer::save_if_due() {
+  // At a signal in an evaluation it was saved before the evaluation's end.
+  if (checkpoints_.last_iteration() == state_.iteration) return StopReason::none;
   const bool due_now = due(deck_.checkpoint.every);
   if (due_now && !save_due_ && state_.bad_iterations > 0)
     warn(

@@ -211,6 +211,8 @@ class Trainer {
  private:
   /// Opens a split with the samples that the whole run takes of it.
   std::unique_ptr<const data::Dataset> open(data::Split split);
+  /// Opens the splits that the run evaluates.
+  void open_evaluations();
   /// Loads weights and moments of the checkpoint that the run resumes from.
   void load();
   /// step(), watched with the limit that is learned from earlier ones.

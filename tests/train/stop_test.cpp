@@ -73,6 +73,20 @@ TEST(StopConditions, TheTimeLimitHasRoomForAnIterationAndASave) {
   EXPECT_EQ(run.after(3), StopReason::time_limit);
 }
 
+TEST(StopConditions, TheTimeLimitHasRoomForTheTasks) {
+  TimedRun run({"evaluate.at_end=false"}, 1000.0);
+  run.stops().note_save(0.0);
+  run.stops().note_step(900.0);  // in which algorithms are chosen
+  run.stops().note_step(4.0);    // of 4 samples
+  const deck::Length every{.value = 4, .unit = deck::Unit::iterations};
+  run.stops().note_task(every, 100);
+  EXPECT_EQ(run.after(3), StopReason::none);
+  run.stops().note_task(every, 200);
+  EXPECT_EQ(run.after(2), StopReason::none);
+  EXPECT_EQ(run.after(3), StopReason::time_limit);
+  EXPECT_EQ(run.after(9), StopReason::none) << "evaluate.at_end = false";
+}
+
 TEST(StopConditions, TheTimeLimitCountsTheLongestIteration) {
   TimedRun run({"evaluate.at_end=false"}, 1000.0);
   run.stops().note_save(0.0);

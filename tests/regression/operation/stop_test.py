@@ -9,7 +9,7 @@ import time
 import unittest
 import unittest.mock
 
-from runs import DECK, FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line
+from runs import DECK, FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line, dataset
 
 ENDLESS = "train.iterations=1000000"
 
@@ -72,6 +72,28 @@ class Stops(RunTest):
         self.pretrain("run", *words, ranks=2)
         whole = self.pretrain("whole", *words, ranks=2)
         self.assertEqual(self.losses("run"), self.losses("whole"), whole)
+
+    def test_a_checkpoint_of_a_signal_is_not_written_again(self):
+        """Neither where checkpoint.every is due in the same iteration nor at the stop."""
+        words = ["train.iterations=6", "checkpoint.every=3", "evaluate.every=3", "evaluate.iterations=200"]
+        with self.start("run", *words) as run:
+            self.wait_until(lambda: len(self.losses("run")) == 3, run)
+            run.process.send_signal(signal.SIGUSR1)
+            self.check_stop("run", run.finish(), STOPPED_EARLY, "a signal asked for it")
+        self.assertEqual([event["iteration"] for event in self.events("run", "checkpoint")], [3])
+
+    def test_validation_data_that_is_cut_loses_no_iteration(self):
+        valid = self.folder / "valid"
+        for ending in (".bin", ".idx"):
+            shutil.copy(f"{dataset()}{ending}", f"{valid}{ending}")
+        words = [ENDLESS, f"data.valid={valid}", "data.split=1,0,0", "evaluate.every=100"]
+        with self.start("run", *words, ranks=2) as run:
+            self.wait_until(lambda: self.events("run", "eval"), run)
+            os.truncate(f"{valid}.bin", 100)
+            result = run.finish()
+        iteration = self.check_stop("run", result, IO, "a dataset has changed or cannot be read")
+        self.assertEqual(iteration % 100, 99)
+        self.assertEqual(result.err.count("valid.bin' has 100 bytes; it had"), 1, result)
 
     def test_sigterm_twice_in_a_row(self):
         seconds = 1.0
