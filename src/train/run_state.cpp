@@ -176,6 +176,11 @@ std::int64_t samples_to_skip(const deck::Deck& deck, RunState state, std::int64_
   return samples;
 }
 
+std::int64_t samples_needed(const deck::Deck& deck, const RunState& state) {
+  const deck::Progress end = deck::end_of_run(deck, state.progress());
+  return end.samples + state.passed_samples + samples_to_skip(deck, state, end.iteration);
+}
+
 // ---- stopping
 
 void StepLimit::note(double seconds, std::int64_t samples) {

@@ -118,6 +118,10 @@ std::optional<deck::IterationRange> data_to_skip(const deck::Deck& deck, const R
 /// Samples that a run which has come to `state` passes over until `last_iteration`.
 std::int64_t samples_to_skip(const deck::Deck& deck, RunState state, std::int64_t last_iteration);
 
+/// Samples of the training data up to the end of a run that has come to `state`: those that it
+/// takes, and those that it has passed over or will pass over.
+std::int64_t samples_needed(const deck::Deck& deck, const RunState& state);
+
 /// Moves `state` past the data of `range`, which is what data_to_skip() gave. Returns the samples.
 std::int64_t skip_data(const deck::Deck& deck, const deck::IterationRange& range, RunState& state);
 

@@ -105,8 +105,7 @@ std::unique_ptr<const data::Dataset> Trainer::open(data::Split split) {
   if (split != data::Split::train) return dataset;
   // The order of samples depends on how many are asked for: skipped samples, and those trained on
   // in larger batches before a restart, come out of the last epoch's rest where that is enough.
-  const std::int64_t needed =
-      end_.samples + state_.passed_samples + samples_to_skip(deck_, state_, end_.iteration);
+  const std::int64_t needed = samples_needed(deck_, state_);
   return dataset->samples() < needed ? open_for(needed) : std::move(dataset);
 }
 
@@ -140,6 +139,8 @@ void Trainer::resume_with(const RunState& state) {
   loss_scaler_.restore(state_.loss_scale);
   state_.loss_scale = loss_scaler_.state();
   previous_ = before_last_iteration(deck_.batch, state_.progress());
+  // Another number of iterations where the checkpoint is from before a change of batch.global.
+  end_ = deck::end_of_run(deck_, state_.progress());
 }
 
 bool Trainer::rewind(const std::string& spike) {
@@ -147,7 +148,6 @@ bool Trainer::rewind(const std::string& spike) {
   advance_save(/*wait=*/true);
   const auto path = checkpoints_.earlier(*rule.back, state_.iteration);
   if (!path) return false;
-  finish_prefetch();  // of a batch that is not used: what is wrong with it does not matter
   RunState state = RunState::from(checkpoint::read_header(*path));
   state.spikes.skipped = state_.spikes.skipped;
   state.train_documents = state_.train_documents;
@@ -157,16 +157,27 @@ bool Trainer::rewind(const std::string& spike) {
       std::max(batches_.advance(here, rule.skip.value_or(0)).samples - here.samples,
                state_.next_sample() - state.next_sample());
   state.passed_samples += samples;
+  const std::string lack =
+      lack_of_samples(deck_, vocabulary_, samples_needed(deck_, state), *groups_.world);
+  if (!lack.empty()) {
+    warn(fmt::format("train.spike.back: no data is left to skip: {}", lack));
+    return false;
+  }
+  finish_prefetch();  // of a batch that is not used: what is wrong with it does not matter
+  data_error_.clear();
+  report_timeline(/*ends=*/true);
   report::RewindEvent event{.iteration = state.iteration,
                             .from = state_.iteration,
                             .samples = samples,
                             .path = path->string(),
                             .reason = spike};
   checkpoints_.load(*path, state);
+  const std::int64_t end = end_.iteration;
   resume_with(state);
   // As a start from here would: the order of samples may change with their number.
   auto data = open(data::Split::train);
   std::swap(train_data_, data);
+  if (end_.iteration != end) open_evaluations();  // of which each takes other samples then
   RunState rewound = state_;
   rewound.abandoned = event.from;
   checkpoints_.save_rewound(rewound);

@@ -236,10 +236,11 @@ class Trainer {
   /// Waits for that. Returns the exit code of what is wrong, whose message is data_error_.
   ExitCode finish_prefetch();
   /// At a spike resumes from an earlier checkpoint with later data (train.spike.back), and saves
-  /// that, so that a start from then on does the same. False where there is no checkpoint.
-  /// Collective.
+  /// that, so that a start from then on does the same. False where there is no checkpoint or no
+  /// later data. Collective.
   bool rewind(const std::string& spike);
-  /// Takes the progress and the loss scale of `state`, whose checkpoint is loaded.
+  /// Takes the progress and the loss scale of `state`, whose checkpoint is loaded, and the end of
+  /// the run from there.
   void resume_with(const RunState& state);
   /// Passes over the data that train.skip leaves out before the next iteration.
   void skip_data_if_due();

@@ -61,9 +61,23 @@ SplitData summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabul
   SplitData found =
       summarize(deck, vocabulary, split, data::samples_wanted(split, plan::run_length(deck)));
   if (split != data::Split::train) return found;
-  const deck::Progress end = deck::end_of_run(deck);
-  const std::int64_t needed = end.samples + samples_to_skip(deck, RunState{}, end.iteration);
+  const std::int64_t needed = samples_needed(deck, RunState{});
   return found.summary.samples < needed ? summarize(deck, vocabulary, split, needed) : found;
+}
+
+std::string lack_of_samples(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                            std::int64_t samples, comm::MpiCommunicator& world) {
+  const comm::WatchedWork work = world.work("reading the index of the data", /*minimum=*/600.0);
+  return on_rank_zero(world, [&]() -> std::string {
+    try {
+      summarize(deck, vocabulary, data::Split::train, samples);
+    } catch (const DataError& error) {
+      return error.what();
+    } catch (const DeckError& error) {
+      return error.what();
+    }
+    return "";
+  });
 }
 
 std::string describe_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary) {

@@ -56,6 +56,12 @@ struct SplitData {
 SplitData summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                          data::Split split);
 
+/// Why the training split has fewer than `samples` samples, or "": data.index_files and datasets
+/// without weights have a fixed number. The same on all ranks. Collective over `world`; throws
+/// CollectiveError where the data cannot be read.
+std::string lack_of_samples(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                            std::int64_t samples, comm::MpiCommunicator& world);
+
 /// Compares each dataset that the run reads with the tokenizer and the vocabulary of the deck: by
 /// its PREFIX.json; without one, by the ids that `scan` meets. `progress` gets meters, null for
 /// none. Returns notes for the user, a line each. Throws DeckError, naming the key and both

@@ -4,11 +4,12 @@
 import os
 import random
 import re
+import shutil
 import signal
 import time
 import unittest
 
-from runs import BIN, MPIEXEC, RunTest, Started
+from runs import BIN, MPIEXEC, RunTest, Started, dataset
 
 KILLS = 8
 # More iterations than there are before the last kill, however fast the machine is.
@@ -114,6 +115,33 @@ class Rewind(RunTest):
         console = (self.folder / "run" / "console.log").read_text()
         self.assertEqual(console.count("no local checkpoint of iteration"), 1)
         self.assertIn("no local checkpoint of iteration 2: that of iteration 1 is still being written", console)
+
+    def test_a_run_of_samples_takes_no_more_after_it_went_back_to_another_batch(self):
+        words = ["train.iterations=", "train.samples=200", "checkpoint.every=1 iterations",
+                 "evaluate.every=1 iterations", "evaluate.iterations=1"]
+        self.pretrain("run", *words, "batch.global=16", "train.exit_interval=5 iterations")
+        self.pretrain("run", *words, "batch.global=8", "train.spike.above=1e-6", "train.spike.window=2",
+                      "train.spike.back=5", "train.spike.limit=1")
+        (spike, checkpoint, _), = self.rewinds("run")
+        self.assertEqual(checkpoint, spike - 5)
+        self.assertLess(checkpoint, 5)
+        train = self.events("run", "train")
+        self.assertEqual(train[-1]["consumed_samples"], 200)
+        self.assertEqual(len(self.losses("run")), checkpoint + (200 - 16 * checkpoint) // 8)
+        self.assertEqual(len(self.events("run", "eval")), len(train))
+
+    def test_without_data_to_skip_the_update_is_skipped(self):
+        """Two datasets without weights, of which the run takes all samples but a few."""
+        again = self.folder / "again"
+        for ending in (".bin", ".idx"):
+            shutil.copy(f"{dataset()}{ending}", f"{again}{ending}")
+        result = self.pretrain("run", *self.SPIKES, f"data.train=[{dataset()}, {again}]", "data.split=1,0,0",
+                               "train.iterations=88", "train.spike.back=1", "train.spike.above=0.5", "parallel.data=2",
+                               ranks=2)
+        self.assertEqual(self.rewinds("run"), [])
+        self.assertIn("train.spike.back: no data is left to skip: the train split of 2 datasets without weights has "
+                      "706 samples", result.out)
+        self.assertEqual(len(self.losses("run")), 88)
 
     def test_without_a_checkpoint_the_update_is_skipped(self):
         self.pretrain("run", *self.SPIKES, "train.spike.back=1", "checkpoint.every=29")
