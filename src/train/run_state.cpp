@@ -211,13 +211,6 @@ StopConditions::StopConditions(const deck::Deck& deck, const deck::BatchSizes& b
       // Of fp32 weights and moments, on a disk of 500 MB/s.
       save_(12.0 * static_cast<double>(parameters) / 500e6) {}
 
-bool evaluation_is_due(const deck::Deck& deck, const std::optional<deck::Length>& every,
-                       const deck::Progress& before, const deck::Progress& now,
-                       const deck::Progress& end) {
-  return (every && deck::reaches(*every, before, now)) ||
-         (deck.evaluate.at_end && now.iteration == end.iteration);
-}
-
 bool StopConditions::sees_kill_switch() const {
   // Rank 0 alone looks: on a shared file system the others might see another answer.
   std::error_code unreadable;  // what cannot be looked at does not stop the run
@@ -239,7 +232,8 @@ double StopConditions::next_iteration_seconds(const deck::Progress& before,
                                               const deck::Progress& end) const {
   const deck::Progress next = batches_.advance(now, 1);
   const auto is_due = [&](const std::optional<deck::Length>& every) {
-    return evaluation_is_due(deck_, every, now, next, end);
+    return (every && deck::reaches(*every, now, next)) ||
+           (deck_.evaluate.at_end && next.iteration == end.iteration);
   };
   std::int64_t samples = next.samples - now.samples;
   // A batch of an evaluation is a forward pass, a third of a step: a step's time for each covers

@@ -212,12 +212,6 @@ class StepLimit {
   std::deque<double> seconds_per_sample_;  ///< of the newest iterations
 };
 
-/// Whether evaluations of this interval, evaluate.every or that of a task, run after the iteration
-/// that takes the run from `before` to `now`; `end` is where it ends.
-bool evaluation_is_due(const deck::Deck& deck, const std::optional<deck::Length>& every,
-                       const deck::Progress& before, const deck::Progress& now,
-                       const deck::Progress& end);
-
 /// Signals, the kill switch, limits of time and of iterations: what any rank sees holds for all.
 class StopConditions {
  public:
