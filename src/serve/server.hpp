@@ -114,7 +114,7 @@ struct Choice {
   std::string text;
   std::vector<TokenText> tokens = {};
   std::int64_t generated = 0;        ///< tokens, also those of a stop string
-  std::string_view reason = "time";  ///< finish_reason(); "time" where that of the request was over
+  std::string_view reason = "time";  ///< finish_reason(), or "time": its time limit was reached
 };
 
 /// What each answer and each event of one request begins with.
@@ -130,7 +130,10 @@ std::string_view finish_reason(generate::Stop stop);
 /// OpenAI's form of an error with a status of HTTP.
 std::string error_body(int status, const std::string& message);
 
+/// The answer to GET /health.
 std::string health_body(const std::string& model, bool closing);
+
+/// The answer to GET /v1/models.
 std::string models_body(const std::string& model);
 
 /// The answer to POST /v1/completions; `choices` in the order of `request.work`.
