@@ -44,7 +44,7 @@ docker_options() {
 }
 
 names=() slots=() gpus=()
-# The last line may lack its line break.
+# The last line may lack its newline.
 while read -ra line <&3 || [ ${#line[@]} -gt 0 ]; do
   if [ ${#line[@]} -eq 0 ] || [ "${line[0]:0:1}" = "#" ]; then continue; fi
   ranks=1 list=all

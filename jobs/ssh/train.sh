@@ -67,7 +67,7 @@ add_host() {
 }
 
 contexts=()
-# The last line may lack its line break.
+# The last line may lack its newline.
 while read -ra line <&3 || [ ${#line[@]} -gt 0 ]; do
   if [ ${#line[@]} -gt 0 ] && [ "${line[0]:0:1}" != "#" ]; then add_host "${line[@]}"; fi
 done 3<"$HOSTS"

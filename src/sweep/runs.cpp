@@ -367,7 +367,7 @@ void refuse_other_run(const PlannedSweep& sweep, const PlannedRun& run) {
            change.key.starts_with("recompute.") || change.key.starts_with("comm.");
   });
   if (changes.empty()) return;
-  // It would end at once, and its old losses would stand under the new keys.
+  // It would end immediately, and its old losses would stand under the new keys.
   const deck::Progress trained = train::check_restart(run.deck, "latest").progress;
   if (trained.iteration < deck::end_of_run(run.deck, trained).iteration) return;
   std::vector<std::string> keys;

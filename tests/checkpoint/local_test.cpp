@@ -260,7 +260,7 @@ TEST_F(LocalCheckpoint, FailedCopiesKeepTheNewestOneWithCopies) {
   EXPECT_EQ(iterations(), (std::set<std::int64_t>{5, 6}));
 }
 
-TEST_F(LocalCheckpoint, ARunThatGoesBackKeepsItsNewestOneWithCopies) {
+TEST_F(LocalCheckpoint, ARewindKeepsTheNewestOneWithCopies) {
   if (size_ == 1) GTEST_SKIP() << "needs a second node";
   const auto backend = device::make_host_backend(1);
   BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);

@@ -397,11 +397,11 @@ TEST(DeckErrors, OverridesAreCheckedLikeTheFile) {
       {"batch.micro=5", "batch.global = 16 is not a multiple of batch.micro = 5 (try 15 or 20)"},
       {"parallel.zero=4", "parallel.zero = 4: must be from 0 to 3"},
       {"run.name=a #1",
-       "YAML reads 'a', as a blank and '#' begin a comment and a line break is a blank: leave it "
+       "YAML reads 'a', as a blank and '#' begin a comment and a newline is a blank: leave it "
        "out, "
        "or quote the text, for the shell as well: 'run.name=\"a #1\"'"},
       {"run.name=#1",
-       "YAML reads 'nothing', as a blank and '#' begin a comment and a line break is a blank: "
+       "YAML reads 'nothing', as a blank and '#' begin a comment and a newline is a blank: "
        "leave "
        "it out, or quote the text, for the shell as well: 'run.name=\"#1\"'"},
       {"run.output=[", "not valid YAML: '[' is not closed by ']', or a quote not by another one"},

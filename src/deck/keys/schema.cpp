@@ -187,7 +187,7 @@ std::string way_out(const std::string& path) {
   return suggestion(path);
 }
 
-// Whether YAML takes a part of an override's `value` for a comment, or line breaks for blanks.
+// Whether YAML takes a part of an override's `value` for a comment, or newlines for blanks.
 bool is_cut(std::string_view value, const Item& item) {
   if (item.kind == Item::Kind::null) return value.find('#') != value.npos;
   if (item.kind != Item::Kind::scalar || item.quoted) return false;
@@ -252,10 +252,9 @@ void Settings::read_override(const std::string& text, int source) {
   const Item item = read_yaml(value, source, problems_);
   if (is_cut(value, item))
     problems_.add(
-        place,
-        fmt::format("YAML reads '{}', as a blank and '#' begin a comment and a line break is a "
-                    "blank: leave it out, or quote the text, for the shell as well: {}",
-                    found(item), shell_word(path + "=" + write_text(std::string(value)))));
+        place, fmt::format("YAML reads '{}', as a blank and '#' begin a comment and a newline is a "
+                           "blank: leave it out, or quote the text, for the shell as well: {}",
+                           found(item), shell_word(path + "=" + write_text(std::string(value)))));
   else
     put(path, item, place);
 }

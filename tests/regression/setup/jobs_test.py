@@ -150,7 +150,7 @@ exec bash -c "$*"
         for option in ("--network=host", "--shm-size=16g", "--ulimit memlock=-1", '--gpus "device=4,5"',
                        f"--volume {self.folder}:{self.folder}"):
             self.assertIn(f" {option} ", log)
-        self.hosts.write_text("localhost slots=1\nfar slots=1")  # without a last line break
+        self.hosts.write_text("localhost slots=1\nfar slots=1")  # without a trailing newline
         keys = self.environment["KEYS"].replace(str(self.folder / "run"), str(self.folder / "two"))
         result = self.script(job, **variables, KEYS=keys, OMPI_MCA_orte_keep_fqdn_hostnames="1")
         self.assertEqual(result.code, FINISHED, result)
@@ -269,7 +269,7 @@ kill -SEGV $$
         """The second host, which the agent makes of this one, has its own choice."""
         self.put(self.folder / "program", "#!/bin/bash\ncat >/dev/null\n"
                  'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE: $CUDA_VISIBLE_DEVICES"\n')
-        self.hosts.write_text("localhost slots=2 gpus=4,5\nlocalhost slots=1 gpus=7")  # without a last line break
+        self.hosts.write_text("localhost slots=2 gpus=4,5\nlocalhost slots=1 gpus=7")  # without a trailing newline
         result = self.script(TREE / "jobs/ssh/train.sh", PROGRAM=str(self.folder / "program"))
         self.assertEqual(result.code, FINISHED, result)
         for line in ("rank 0 of 3: 4,5", "rank 1 of 3: 4,5", "rank 2 of 3: 7"):
