@@ -229,8 +229,9 @@ struct NcclOptions {
   std::string debug;
   /// The routes that messages may take, the same list on all ranks; see pipeline_routes().
   std::vector<Route> routes;
-  /// Messages of at most so many bytes use the copy engines where the two ends of a route reach
-  /// each other's GPUs, instead of NCCL. Each end of a route allocates memory for one.
+  /// Messages use the copy engines where the two ends of a route reach each other's GPUs, instead
+  /// of NCCL, in parts of at most so many bytes, for which each end allocates memory; 0: always
+  /// NCCL.
   std::size_t message_bytes = 0;
   /// All-reduces (sums), reduce-scatters and all-gathers in registered buffers use peer memory
   /// where 2, 4 or 8 ranks of one node reach each other's GPUs, instead of NCCL.

@@ -1,5 +1,6 @@
 #include "comm/peer/peer_exchange.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
@@ -347,30 +348,36 @@ std::byte* PeerRoute::mailbox_of(int end) const {
   return memory_->of_rank(end, block_.get()) + kPeerRouteFlagBytes;
 }
 
-std::uint32_t PeerRoute::next_message(std::size_t bytes) {
-  TRIREME_CHECK(bytes <= max_bytes_, "a message of {} bytes on a route for {}", bytes, max_bytes_);
-  return ++messages_;
+template <typename Queue>
+void PeerRoute::for_each_part(std::size_t bytes, Queue&& queue) {
+  for (std::size_t first = 0; first < bytes; first += max_bytes_)
+    queue(first, std::min(max_bytes_, bytes - first), ++parts_);
 }
 
 std::shared_ptr<cuda::Event> PeerRoute::send(const void* data, std::size_t bytes,
                                              cudaStream_t stream) {
   const int here = pair_->rank(), there = 1 - here;
-  const std::uint32_t message = next_message(bytes);
+  const auto* from = static_cast<const std::byte*>(data);
   return operations_.queue("send to a peer", bytes, stream, [&] {
-    await_flag(stream, flag_of(here), message - 1);  // the mailbox is empty
-    TRIREME_CUDA(cudaMemcpyAsync(mailbox_of(there), data, bytes, cudaMemcpyDefault, stream));
-    raise_flag(stream, flag_of(there), message);
+    for_each_part(bytes, [&](std::size_t first, std::size_t size, std::uint32_t part) {
+      await_flag(stream, flag_of(here), part - 1);  // the mailbox is empty
+      TRIREME_CUDA(
+          cudaMemcpyAsync(mailbox_of(there), from + first, size, cudaMemcpyDefault, stream));
+      raise_flag(stream, flag_of(there), part);
+    });
   });
 }
 
 std::shared_ptr<cuda::Event> PeerRoute::receive(void* data, std::size_t bytes,
                                                 cudaStream_t stream) {
   const int here = pair_->rank(), there = 1 - here;
-  const std::uint32_t message = next_message(bytes);
+  auto* to = static_cast<std::byte*>(data);
   return operations_.queue("receive from a peer", bytes, stream, [&] {
-    await_flag(stream, flag_of(here), message);
-    TRIREME_CUDA(cudaMemcpyAsync(data, mailbox_of(here), bytes, cudaMemcpyDefault, stream));
-    raise_flag(stream, flag_of(there), message);
+    for_each_part(bytes, [&](std::size_t first, std::size_t size, std::uint32_t part) {
+      await_flag(stream, flag_of(here), part);
+      TRIREME_CUDA(cudaMemcpyAsync(to + first, mailbox_of(here), size, cudaMemcpyDefault, stream));
+      raise_flag(stream, flag_of(there), part);
+    });
   });
 }
 

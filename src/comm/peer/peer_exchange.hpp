@@ -136,16 +136,15 @@ class PeerExchange {
 };
 
 /// One end of a P2P route. The sender's copy engine writes a message to the receiver's mailbox, and
-/// the receiver's copies it to its destination; no SM and no host thread takes part. Throws
-/// InternalError for messages larger than `max_bytes`.
+/// the receiver's copies it to its destination; no SM and no host thread takes part.
 class PeerRoute {
  public:
   using Duration = Watched::Clock::duration;
 
   /// This rank's end of the route between the two of `pair`. Null, at both ends, where peer memory
-  /// cannot be used: see peers_reach_each_other() and PeerMemory::open(). Both ends allocate memory
-  /// for a message of `max_bytes`; null also when that is 0. `description` is for messages.
-  /// Collective over `pair`.
+  /// cannot be used: see peers_reach_each_other() and PeerMemory::open(). Both ends allocate a
+  /// mailbox of `max_bytes`, through which larger messages go in parts; null also when that is 0.
+  /// `description` is for messages. Collective over `pair`.
   static std::unique_ptr<PeerRoute> open(std::unique_ptr<MpiCommunicator> pair,
                                          std::size_t max_bytes, const std::string& description,
                                          Duration timeout);
@@ -167,13 +166,16 @@ class PeerRoute {
   std::uint32_t* flag_of(int end) const;
   std::byte* mailbox_of(int end) const;
 
-  std::uint32_t next_message(std::size_t bytes);
+  /// queue(first byte, bytes, number) for each part of the route's next message, alike at both
+  /// ends.
+  template <typename Queue>
+  void for_each_part(std::size_t bytes, Queue&& queue);
 
   const std::unique_ptr<MpiCommunicator> pair_;
   const std::size_t max_bytes_;
   std::unique_ptr<void, cudaError_t (*)(void*)> block_{nullptr, &cudaFree};
   std::unique_ptr<PeerMemory> memory_;  ///< gone before the block
-  std::uint32_t messages_ = 0;          ///< so far
+  std::uint32_t parts_ = 0;             ///< of messages so far
   WatchedOperations operations_;
 };
 
