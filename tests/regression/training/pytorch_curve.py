@@ -313,6 +313,7 @@ def main():
     parser.add_argument("--micro", type=int, help="samples of an update (default 8)")
     parser.add_argument("--vocab", type=int, default=50257, help="ids of the dataset (default 50257, GPT-2's)")
     parser.add_argument("--tiny", action="store_true", help="a small model in fp32 on the CPU")
+    parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16", help="of both programs on the GPU")
     parser.add_argument("--layouts", action="append", default=[], metavar="KEY=VALUE,...",
                         help="keys of a layout that Trireme trains under as well")
     options = parser.parse_args()
@@ -321,7 +322,7 @@ def main():
         recipe = Recipe(steps=options.steps or 100, micro=micro, sequence=64, layers=4, hidden=64,
                         heads=4, vocab=options.vocab, device="cpu", precision="fp32", limit=1e-4)
     else:
-        recipe = Recipe(steps=options.steps or 500, micro=micro, vocab=options.vocab)
+        recipe = Recipe(steps=options.steps or 500, micro=micro, vocab=options.vocab, precision=options.precision)
     if recipe.steps < 5:
         parser.error("--steps: 5 or more, for there is a warm-up")
     output = options.output.resolve()
