@@ -163,15 +163,16 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
   model.deck.run.device = gpu ? deck::Device::cuda : deck::Device::host;
   grid::Layout layout{.partition = {static_cast<int>(model.deck.model.layers)}};
   grid::Coordinates place;
+  // Decoding runs GEMMs of many shapes, each only a few times: timing them does not pay.
+  constexpr auto kChoice = device::GemmChoice::heuristic;
   if (world) {
-    train::Devices devices = train::make_devices(model.deck, std::move(world));
+    train::Devices devices = train::make_devices(model.deck, std::move(world), kChoice);
     model.backend = std::move(devices.backend);
     model.groups.emplace(std::move(devices.groups));
     layout = model.groups->layout;
     place = model.groups->place;
   } else {
-    // Decoding runs GEMMs of many shapes, each only a few times: timing them does not pay.
-    model.backend = gpu ? device::make_cuda_backend(0, "", device::GemmChoice::heuristic)
+    model.backend = gpu ? device::make_cuda_backend(0, "", kChoice)
                         : device::make_host_backend(device::threads_for_rank(1));
   }
   model.spec = model::make_spec(model.deck, {.size = checkpoint.vocab(), .eod = std::nullopt});

@@ -310,13 +310,15 @@ Devices make_host(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
                           name_of(plan::precision(deck).activations))};
 }
 
-Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world,
+                  device::GemmChoice choice) {
   check_gpus(*world, deck);
   const int index = comm::node_local_rank(*world);
   const auto gpus = device::visible_gpus();
   // The host draws the initial weights: not each rank with all cores.
   kernels::host::use_threads(device::threads_for_rank(comm::ranks_sharing_cores(*world)));
-  auto backend = device::make_cuda_backend(index, gemm_cache());
+  const bool timed = choice == device::GemmChoice::timed;
+  auto backend = device::make_cuda_backend(index, timed ? gemm_cache() : "", choice);
   const grid::Layout layout = plan::layout(deck);
   const auto connect = [&](comm::Axis axis, std::unique_ptr<comm::MpiCommunicator> ranks) {
     comm::NcclOptions options{.timeout_seconds = deck::in_seconds(deck.comm.timeout),
@@ -363,9 +365,10 @@ deck::Device automatic_device() {
   return device::visible_gpus().empty() ? deck::Device::host : deck::Device::cuda;
 }
 
-Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world) {
+Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world,
+                     device::GemmChoice choice) {
   world->set_timeout(deck::in_seconds(deck.comm.timeout));
-  return deck.run.device == deck::Device::cuda ? make_cuda(deck, std::move(world))
+  return deck.run.device == deck::Device::cuda ? make_cuda(deck, std::move(world), choice)
                                                : make_host(deck, std::move(world));
 }
 

@@ -190,8 +190,10 @@ struct Devices {
 
 /// The deck's device for every rank: host threads, or the GPU whose number is the rank's among
 /// those of its node; and the groups of the deck's layout, over MPI or NCCL. Collective over
-/// `world`. Throws Error (exit 1) saying what is missing: GPUs, NCCL.
-Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world);
+/// `world`. GPUs choose the kernels of GEMMs by `choice`; what they have timed is kept for later
+/// starts. Throws Error (exit 1) saying what is missing: GPUs, NCCL.
+Devices make_devices(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator> world,
+                     device::GemmChoice choice = device::GemmChoice::timed);
 
 /// The memory that a run of `deck` finds on this machine: its smallest GPU's, or what its host has
 /// free; nothing where it has no GPU.
