@@ -1,6 +1,5 @@
 // trireme-plan: searches the layout of a deck on a cluster.
 #include <filesystem>
-#include <optional>
 
 #include "app.hpp"
 #include "core/files.hpp"

@@ -1,7 +1,6 @@
 #include "comm/watchdog.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <utility>
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
 #include "core/error.hpp"
 #include "core/files.hpp"

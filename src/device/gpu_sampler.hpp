@@ -1,7 +1,6 @@
 // GPU measurements through NVIDIA's management library (NVML).
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>

@@ -1,7 +1,6 @@
 #include "device/timers.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 namespace trireme::device {
 namespace {

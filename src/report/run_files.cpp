@@ -6,7 +6,6 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <climits>
 #include <cmath>
 #include <cstring>
 #include <string>

@@ -4,8 +4,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <map>
-#include <sstream>
 
 #include "core/error.hpp"
 #include "core/files.hpp"

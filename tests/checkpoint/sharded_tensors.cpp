@@ -1,6 +1,5 @@
 #include "sharded_tensors.hpp"
 
-#include <bit>
 #include <limits>
 
 #include "core/error.hpp"

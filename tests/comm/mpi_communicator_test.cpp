@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <numeric>
 #include <utility>
 
 #include "core/error.hpp"

@@ -1,8 +1,6 @@
 // Two ranks of which one stalls or fails while the other waits for it on the GPU.
 //   mpirun -n 2 nccl_stall slow|absent|stall|peer|copies|message|call|fail
 #include <cstdio>
-#include <cstring>
-#include <exception>
 #include <string_view>
 #include <thread>
 

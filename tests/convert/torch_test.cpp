@@ -1,8 +1,6 @@
 // Files of torch.save(): both forms, and damaged ones. tests/regression/programs/foreign_test.py
 // reads whole checkpoints.
-#include <fmt/format.h>
 
-#include <cstring>
 #include <random>
 
 #include "convert/megatron/foreign.hpp"

@@ -1,5 +1,6 @@
 #include "data/indexed_dataset.hpp"
 
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>

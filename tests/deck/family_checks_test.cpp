@@ -1,5 +1,4 @@
 // The errors of values of one family's models that do not go together, by their text.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>

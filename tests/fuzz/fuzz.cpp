@@ -17,7 +17,6 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <new>
 #include <random>
 

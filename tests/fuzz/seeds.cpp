@@ -1,6 +1,5 @@
 #include "seeds.hpp"
 
-#include <string_view>
 #include <vector>
 
 #include "checkpoint/elements.hpp"

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "core/error.hpp"
 
 namespace trireme::grid {

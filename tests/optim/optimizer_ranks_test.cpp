@@ -1,8 +1,6 @@
 // The optimizer over ranks: gradient norm, ZeRO-1, buckets, the tied embedding.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "../model/ranked_gpt.hpp"
 
 namespace trireme::test {

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "../message_of.hpp"
 #include "core/error.hpp"
 #include "deck/load.hpp"

@@ -13,7 +13,6 @@
 //   TRIREME_FAULT_COUNT  how many calls then have the fault (all)
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -23,7 +22,6 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <thread>

@@ -1,7 +1,5 @@
 #include "comm/mpi/mpi_communicator.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>

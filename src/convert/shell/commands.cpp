@@ -1,6 +1,5 @@
 // Which commands of a script run (lists, branches, patterns of a case), and the execution of one:
 // assignments, tests, builtins, functions, programs.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -3,7 +3,6 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
-#include <limits>
 
 #include "core/error.hpp"
 

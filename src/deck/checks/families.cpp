@@ -1,7 +1,6 @@
 // The keys of one family, and what a family has no use for.
 #include <fmt/format.h>
 
-#include <string>
 #include <string_view>
 
 #include "deck/checks/checks.hpp"

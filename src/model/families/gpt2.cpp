@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "deck/model.hpp"
 
 namespace trireme::model {

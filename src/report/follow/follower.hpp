@@ -9,7 +9,6 @@
 #include <deque>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <deque>
 #include <limits>
 #include <type_traits>

@@ -3,7 +3,6 @@
 #include <unicode/uchar.h>
 
 #include <algorithm>
-#include <cstdint>
 
 #include "tokenizer/tokenizer.hpp"
 

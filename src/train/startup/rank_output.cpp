@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <string_view>
 #include <utility>
 

@@ -24,7 +24,6 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
-#include <tuple>
 
 #include "core/clock.hpp"
 #include "core/files.hpp"

@@ -1,7 +1,6 @@
 // The arithmetic of the CUDA kernels that runs on the host too.
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <vector>
 
 #include "kernels/cuda/common/arithmetic.hpp"

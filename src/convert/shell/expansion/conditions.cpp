@@ -4,7 +4,6 @@
 #include <regex.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <string_view>
 #include <utility>

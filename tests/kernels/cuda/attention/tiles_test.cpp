@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <tuple>
 #include <vector>
 
 #include "documents_testing.hpp"
