@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include "../scratch_folder.hpp"
 #include "deck/sweep/sweep.hpp"
 #include "deck/value.hpp"
 #include "decks.hpp"
@@ -206,7 +207,8 @@ TEST(Load, EmptySectionsAreFine) {
 }
 
 TEST(Load, ReadsAFileAndNamesAMissingOne) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "tiny-run.yaml";
+  const ScratchFolder folder;
+  const auto path = folder.path() / "tiny-run.yaml";
   std::ofstream(path) << kSmallDeck;
   EXPECT_EQ(load(path).run.name, "tiny-run");
   std::filesystem::remove(path);
@@ -219,7 +221,8 @@ TEST(Load, ReadsAFileAndNamesAMissingOne) {
 }
 
 TEST(Load, ReadsNoFileThatIsTooLargeForADeck) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "dataset.yaml";
+  const ScratchFolder folder;
+  const auto path = folder.path() / "dataset.yaml";
   std::ofstream(path) << kSmallDeck;
   std::filesystem::resize_file(path, std::uintmax_t{1} << 30);
   for (const std::filesystem::path& each : {path, std::filesystem::path("/dev/zero")}) {
@@ -230,7 +233,6 @@ TEST(Load, ReadsNoFileThatIsTooLargeForADeck) {
       EXPECT_EQ(error.what(), "'" + each.string() + "' is larger than 16 MiB: not a deck");
     }
   }
-  std::filesystem::remove(path);
 }
 
 TEST(Load, RanksGiveTheNumberOfCopies) {

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -23,6 +24,12 @@ BIN = Path(os.environ["TRIREME_BIN"])
 SCRATCH = Path(os.environ["TRIREME_SCRATCH"])
 MPIEXEC = os.environ["TRIREME_MPIEXEC"]
 DEVICE = os.environ.get("TRIREME_DEVICE", "host")
+
+# Launchers that are killed leave their session folders in TMPDIR. It is not in SCRATCH: Open MPI warns of network file
+# systems. On the emulated cluster each host has its own.
+if "CLUSTER" not in os.environ:
+    TEMPORARY = tempfile.TemporaryDirectory(prefix="trireme_test_", ignore_cleanup_errors=True)
+    os.environ["TMPDIR"] = TEMPORARY.name
 
 # Seconds that no step of these tests comes near to: what takes longer hangs.
 PATIENCE = 240

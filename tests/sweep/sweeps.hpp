@@ -2,12 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "sweep/sweep.hpp"
@@ -17,11 +17,7 @@ namespace trireme::sweep {
 /// A test with an empty folder and the deck `lr.yaml` in it: tensor 1 or 2, two peaks.
 class SweepTest : public testing::Test {
  protected:
-  SweepTest() {
-    std::filesystem::remove_all(scratch_);
-    std::filesystem::create_directories(scratch_);
-    write(deck_path_, kDeck);
-  }
+  SweepTest() { write(deck_path_, kDeck); }
 
   static void write(const std::filesystem::path& path, const std::string& text) {
     std::filesystem::create_directories(path.parent_path());
@@ -60,10 +56,8 @@ class SweepTest : public testing::Test {
       "  parallel.tensor: [1, 2]\n"
       "  schedule.peak: [1e-3, 2e-3]\n";
 
-  std::filesystem::path scratch_ =
-      std::filesystem::path(testing::TempDir()) /
-      ("sweep_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) +
-       std::to_string(::getpid()));
+  ScratchFolder folder_;
+  std::filesystem::path scratch_ = folder_.path();
   std::filesystem::path deck_path_ = scratch_ / "lr.yaml";
 };
 
