@@ -69,6 +69,8 @@ void check_together(const Deck& deck, const Given& given, const LoadOptions& opt
   checker.checkpoints();
   checker.paths();
   checker.device();
+  checker.mup();
+  checker.spike();
   checker.optimizer();
   checker.fp8();
   checker.loss_scale();

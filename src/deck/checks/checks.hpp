@@ -56,6 +56,8 @@ class Checker {
   /// Names of files and folders, in which '~' stands for no home.
   void paths();
   void device();
+  void mup();
+  void spike();
   void optimizer();
   void fp8();
   void loss_scale();

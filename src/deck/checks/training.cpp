@@ -1,4 +1,4 @@
-// The learning-rate schedule, the optimizer, the loss scale and recomputation.
+// The learning-rate schedule, muP, spikes, the optimizer, FP8, the loss scale and recomputation.
 #include "deck/checks/checks.hpp"
 
 #include <fmt/format.h>
@@ -109,20 +109,30 @@ void Checker::range_test() {
   unused(schedule.decay == without.schedule.decay, "schedule.decay");
 }
 
-void Checker::optimizer() {
-  const Optimizer& optimizer = deck_.optimizer;
-  const Precision& precision = deck_.precision;
+void Checker::mup() {
   const Mup& mup = deck_.model.mup;
   for (const std::string_view path : {"model.mup.base_head", "model.mup.embedding"})
     require(
         mup.base || !given_.places.contains(path), {path, "model.mup.base"},
         [path] { return fmt::format("'{}' needs 'model.mup.base'; leave it out", path); },
         Suggestion::leave_out_first);
+  const OptimizerType type = deck_.optimizer.type;
+  require(!mup.base || type == OptimizerType::adamw || type == OptimizerType::adam ||
+              type == OptimizerType::muon,
+          {"model.mup.base", "optimizer.type"}, [&] {
+            return fmt::format(
+                "model.mup.base has rules for Adam and Muon, not for optimizer.type = {} (try "
+                "adamw)",
+                name_of(type));
+          });
+}
+
+void Checker::spike() {
   const Spike& spike = deck_.train.spike;
   for (const std::string_view path :
        {"train.spike.window", "train.spike.limit", "train.spike.back", "train.spike.skip"})
     require(
-        deck_.train.spike.above || !given_.places.contains(path), {path, "train.spike.above"},
+        spike.above || !given_.places.contains(path), {path, "train.spike.above"},
         [path] { return fmt::format("'{}' needs 'train.spike.above'; leave it out", path); },
         Suggestion::leave_out_first);
   require(
@@ -148,14 +158,11 @@ void Checker::optimizer() {
                 "skip less",
                 *spike.skip, counted(total_iterations(deck_), "iteration"));
           });
-  require(!mup.base || optimizer.type == OptimizerType::adamw ||
-              optimizer.type == OptimizerType::adam || optimizer.type == OptimizerType::muon,
-          {"model.mup.base", "optimizer.type"}, [&] {
-            return fmt::format(
-                "model.mup.base has rules for Adam and Muon, not for optimizer.type = {} (try "
-                "adamw)",
-                name_of(optimizer.type));
-          });
+}
+
+void Checker::optimizer() {
+  const Optimizer& optimizer = deck_.optimizer;
+  const Precision& precision = deck_.precision;
   require(optimizer.type != OptimizerType::lamb || precision.compute == Compute::fp32 ||
               precision.gradients == GradientPrecision::fp32,
           {"precision.gradients", "precision.compute", "optimizer.type"}, [&] {
