@@ -86,6 +86,46 @@ void time_given(deck::Deck deck, std::int64_t vocab, plan_app::Answer& answer) {
   }
 }
 
+/// Throws UsageError unless the options go together.
+void require_consistent(const po::variables_map& values) {
+  if (!values.count("cluster"))
+    throw UsageError("--cluster FILE is missing, such as inputs/clusters/h200x8-nodes.yaml");
+  if (values.count("json") && values.count("csv"))
+    throw UsageError("--json and --csv: choose one of them");
+  for (const char* option : {"given-layout", "write-job"})
+    if (values.count(option) && !values.count("write-deck"))
+      throw UsageError("--{} needs --write-deck", option);
+}
+
+/// Writes the files of --write-deck, --write-job and --timeline. Throws DeckError where there is no
+/// layout for them.
+void write_files(int argc, char** argv, const po::variables_map& values, std::int64_t vocab,
+                 const plan_app::Answer& answer) {
+  if (values.count("write-deck")) {
+    const bool own = values.count("given-layout") > 0;
+    const plan::TimedLayout* layout = own && answer.repartition ? &*answer.repartition
+                                      : !own && !answer.search.ranked.empty()
+                                          ? &answer.search.ranked.front()
+                                          : nullptr;
+    if (!layout)
+      throw DeckError("{}: no deck was written", own && !answer.given
+                                                     ? answer.given_problem
+                                                     : plan_app::why_no_layout(answer));
+    std::string command = kProgram;
+    for (int i = 1; i < argc; ++i) command += " " + shell_word(argv[i]);
+    const std::string file = values["write-deck"].as<std::string>();
+    write_file_atomically(file, plan_app::to_deck(*layout, *answer.cluster, command));
+    if (values.count("write-job"))
+      write_file_atomically(values["write-job"].as<std::string>(),
+                            plan_app::to_job(*layout, *answer.cluster, vocab, file));
+  }
+  if (values.count("timeline")) {
+    if (!answer.given) throw DeckError("{}: no timeline was written", answer.given_problem);
+    write_file_atomically(values["timeline"].as<std::string>(),
+                          plan_app::to_timeline(*answer.given, *answer.cluster, vocab));
+  }
+}
+
 ExitCode run(int argc, char** argv) {
   const po::options_description options = all_options();
   for (int i = 1; i + 1 < argc; ++i)
@@ -109,13 +149,7 @@ ExitCode run(int argc, char** argv) {
         overrides.push_back(value);
     }
   if (path.empty()) throw UsageError("no deck is given");
-  if (!values.count("cluster"))
-    throw UsageError("--cluster FILE is missing, such as inputs/clusters/h200x8-nodes.yaml");
-  if (values.count("json") && values.count("csv"))
-    throw UsageError("--json and --csv: choose one of them");
-  for (const char* option : {"given-layout", "write-job"})
-    if (values.count(option) && !values.count("write-deck"))
-      throw UsageError("--{} needs --write-deck", option);
+  require_consistent(values);
   const auto file = values["cluster"].as<std::string>();
   std::vector<std::string> outputs;
   for (const char* option : {"write-deck", "write-job", "timeline"})
@@ -139,29 +173,7 @@ ExitCode run(int argc, char** argv) {
   if (!answer.given && !cluster.has_links()) throw DeckError("{}", answer.given_problem);
   answer.search = plan::search_layouts(base, vocab, cluster, wanted);
 
-  if (values.count("write-deck")) {
-    const bool own = values.count("given-layout") > 0;
-    const plan::TimedLayout* layout = own && answer.repartition ? &*answer.repartition
-                                      : !own && !answer.search.ranked.empty()
-                                          ? &answer.search.ranked.front()
-                                          : nullptr;
-    if (!layout)
-      throw DeckError("{}: no deck was written", own && !answer.given
-                                                     ? answer.given_problem
-                                                     : plan_app::why_no_layout(answer));
-    std::string command = kProgram;
-    for (int i = 1; i < argc; ++i) command += " " + shell_word(argv[i]);
-    const std::string file = values["write-deck"].as<std::string>();
-    write_file_atomically(file, plan_app::to_deck(*layout, cluster, command));
-    if (values.count("write-job"))
-      write_file_atomically(values["write-job"].as<std::string>(),
-                            plan_app::to_job(*layout, cluster, vocab, file));
-  }
-  if (values.count("timeline")) {
-    if (!answer.given) throw DeckError("{}: no timeline was written", answer.given_problem);
-    write_file_atomically(values["timeline"].as<std::string>(),
-                          plan_app::to_timeline(*answer.given, cluster, vocab));
-  }
+  write_files(argc, argv, values, vocab, answer);
   print_out(values.count("json")  ? plan_app::to_json(answer)
             : values.count("csv") ? plan_app::to_csv(answer)
                                   : plan_app::to_text(answer));

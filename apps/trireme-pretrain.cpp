@@ -107,6 +107,62 @@ train::StopReason with_fault_hook(report::Reporter* reporter, const Work& work) 
   }
 }
 
+/// Checks data and tasks, locks the run folder and finds where the run starts, before anything is
+/// written: `start` without its reporter, and options.training_data. On rank 0.
+void find_start(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
+                const po::variables_map& values, Start& start, train::TrainerOptions& options) {
+  const auto scan = values.count("verify-data") ? data::TokenScan::all : data::TokenScan::sample;
+  train::describe_data(deck, vocabulary);  // throws when a split is too small
+  start.data_notes = train::check_datasets(deck, vocabulary, scan, progress_output(values));
+  train::check_tasks(deck);
+  const std::string restart = values["restart"].as<std::string>();
+  const auto lock = [&] {
+    if (!start.lock) start.lock = std::make_unique<train::FolderLock>(deck.run.output);
+  };
+  // First, so that a run that is about to end has written its last checkpoint; "never" moves the
+  // folder aside.
+  std::error_code unreadable;  // the lock will say why
+  if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
+  options.training_data =
+      train::identify_training_data(deck, vocabulary, scan, progress_output(values));
+  if (deck.checkpoint.load && checkpoint::is_foreign(*deck.checkpoint.load)) lock();
+  std::vector<std::string> notes;
+  const deck::Deck starting = with_converted_checkpoint(deck, vocabulary.size, restart, notes);
+  if (restart == "never") start.lock.reset();  // find_restart() takes it to move the folder aside
+  start.restart = train::find_restart(starting, restart, options.training_data);
+  start.restart.notes.insert(start.restart.notes.begin(), notes.begin(), notes.end());
+  lock();
+}
+
+/// Makes the run folder that of a run from start.restart: its deck, checkpoints and files, and
+/// start.reporter. Fills in options.finished. On rank 0.
+void open_run_folder(const deck::Deck& deck, const po::variables_map& values, Start& start,
+                     train::TrainerOptions& options) {
+  const std::filesystem::path folder = deck.run.output;
+  write_file_atomically(folder / "deck.yaml", deck::print_deck(deck));
+  train::RestartPoint& point = start.restart;
+  const bool resumes = point.checkpoint || point.local;
+  train::supersede_newer(deck, point);
+  if (!resumes) train::remove_rank_files(deck.run.output);
+  if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
+  if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);
+  const deck::Progress end = deck::end_of_run(deck, point.progress);
+  options.finished = point.progress.iteration == end.iteration &&
+                     report::finished_at(folder / "metrics.jsonl", end.iteration);
+  start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
+      .folder = folder,
+      .run = {.iterations = end.iteration, .samples = end.samples},
+      .restart = resumes ? std::optional(point.progress.iteration) : std::nullopt,
+      .tensorboard = deck.log.tensorboard.enable,
+      .dialect = deck.log.tensorboard.dialect,
+      .flush_every = deck.log.tensorboard.flush_every,
+      .short_lines = deck.log.console == deck::ConsoleLine::brief && prints_to_terminal(),
+      .quiet = values.count("quiet") > 0,
+      .prometheus = deck.log.prometheus,
+      .hooks = deck.hooks,
+      .name = deck.run.name});
+}
+
 ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                   train::TrainerOptions options, std::unique_ptr<comm::MpiCommunicator> world) {
   const train::PreparedDeck prepared =
@@ -124,31 +180,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
   train::Devices devices = train::make_devices(deck, std::move(world));
   train::require_memory(deck, vocabulary.size, *devices.backend, devices.groups);
   Start start;
-  const auto scan =
-      arguments.values.count("verify-data") ? data::TokenScan::all : data::TokenScan::sample;
   train::on_rank_zero(*devices.groups.world, [&] {
-    // Before anything is written: throws when a split is too small.
-    train::describe_data(deck, vocabulary);
-    start.data_notes =
-        train::check_datasets(deck, vocabulary, scan, progress_output(arguments.values));
-    train::check_tasks(deck);
-    const std::string restart = arguments.values["restart"].as<std::string>();
-    const auto lock = [&] {
-      if (!start.lock) start.lock = std::make_unique<train::FolderLock>(deck.run.output);
-    };
-    // First, so that a run that is about to end has written its last checkpoint; "never" moves the
-    // folder aside.
-    std::error_code unreadable;  // the lock will say why
-    if (restart != "never" && std::filesystem::exists(deck.run.output, unreadable)) lock();
-    options.training_data =
-        train::identify_training_data(deck, vocabulary, scan, progress_output(arguments.values));
-    if (deck.checkpoint.load && checkpoint::is_foreign(*deck.checkpoint.load)) lock();
-    std::vector<std::string> notes;
-    const deck::Deck starting = with_converted_checkpoint(deck, vocabulary.size, restart, notes);
-    if (restart == "never") start.lock.reset();  // find_restart() takes it to move the folder aside
-    start.restart = train::find_restart(starting, restart, options.training_data);
-    start.restart.notes.insert(start.restart.notes.begin(), notes.begin(), notes.end());
-    lock();
+    find_start(deck, vocabulary, arguments.values, start, options);
     return std::string();
   });
   train::find_local_restart(deck, *devices.groups.world,
@@ -156,33 +189,10 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
                             start.restart);
   train::check_shared_folder(*devices.groups.world, deck.run.output);
   const std::string found = train::on_rank_zero(*devices.groups.world, [&] {
-    write_file_atomically(std::filesystem::path(deck.run.output) / "deck.yaml",
-                          deck::print_deck(deck));
-    auto& point = start.restart;
-    train::supersede_newer(deck, point);
-    if (!point.checkpoint && !point.local) train::remove_rank_files(deck.run.output);
-    if (deck.log.rank_files || deck.log.gpu_every) train::make_rank_folder(deck.run.output);
-    if (deck.log.rank_files) train::keep_rank_output(deck.run.output, /*rank=*/0);
-    const deck::Progress end = deck::end_of_run(deck, point.progress);
-    options.finished = point.progress.iteration == end.iteration &&
-                       report::finished_at(std::filesystem::path(deck.run.output) / "metrics.jsonl",
-                                           end.iteration);
-    start.reporter = std::make_unique<report::Reporter>(report::ReporterOptions{
-        .folder = deck.run.output,
-        .run = {.iterations = end.iteration, .samples = end.samples},
-        .restart = point.checkpoint || point.local ? std::optional(point.progress.iteration)
-                                                   : std::nullopt,
-        .tensorboard = deck.log.tensorboard.enable,
-        .dialect = deck.log.tensorboard.dialect,
-        .flush_every = deck.log.tensorboard.flush_every,
-        .short_lines = deck.log.console == deck::ConsoleLine::brief && prints_to_terminal(),
-        .quiet = arguments.values.count("quiet") > 0,
-        .prometheus = deck.log.prometheus,
-        .hooks = deck.hooks,
-        .name = deck.run.name});
+    open_run_folder(deck, arguments.values, start, options);
     introduce(start, kProgram, deck, vocabulary, arguments, command, hosts, devices.description);
     if (options.expected) start.reporter->print(plan::describe(*options.expected));
-    return point.checkpoint ? point.checkpoint->string() : std::string();
+    return start.restart.checkpoint ? start.restart.checkpoint->string() : std::string();
   });
   const int rank = devices.groups.world->rank();
   if (deck.log.rank_files && rank > 0) train::keep_rank_output(deck.run.output, rank);
