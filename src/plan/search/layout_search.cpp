@@ -165,12 +165,12 @@ std::optional<TimedLayout> timed(const deck::Deck& deck, const LayoutTimes& time
   return result;
 }
 
-/// The `top` fastest layouts on these numbers of nodes, of those that take less than `limit`
-/// seconds.
+/// The `top` fastest layouts on these numbers of nodes, of those whose step takes less than
+/// `max_seconds`.
 std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster,
                                  const std::vector<std::int64_t>& counts, int top, Memory& memory,
-                                 double most, const SearchOptions& options, SearchResult& result,
-                                 Progress& meter) {
+                                 double max_seconds, const SearchOptions& options,
+                                 SearchResult& result, Progress& meter) {
   const std::vector<NodeOrder> orders = orders_of(counts);
   std::vector<std::unique_ptr<NodeMap>> maps;
   std::vector<Candidate> candidates;
@@ -211,7 +211,7 @@ std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, con
                  limit, remembered);
   };
   const auto limit = [&] {
-    return std::ssize(best) == top ? std::min(most, best.back().time.total) : most;
+    return std::ssize(best) == top ? std::min(max_seconds, best.back().time.total) : max_seconds;
   };
   struct Found {
     double seconds;
@@ -238,7 +238,7 @@ std::vector<TimedLayout> fastest(const deck::Deck& deck, std::int64_t vocab, con
     if (seconds >= (exact ? 1 : kSlack) * limit()) continue;
     meter.update(static_cast<double>(result.timed));
     if (auto layout = evaluate(*candidate, kManySimulations, kNoLimit)) {
-      if (layout->time.total >= most) continue;
+      if (layout->time.total >= max_seconds) continue;
       best.push_back(*std::move(layout));
       sort();
     }

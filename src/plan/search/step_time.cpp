@@ -23,10 +23,15 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
       stages_(static_cast<int>(deck.parallel.pipeline)),
       chunks_(static_cast<int>(deck.parallel.interleave)),
       micro_batches_(plan::micro_batches(deck)) {
-  const Cluster& cluster = nodes.cluster();
-  const std::int64_t tensor = deck.parallel.tensor, data = deck.parallel.data.value();
-  const std::int64_t of_stage = tensor * data, ranks = of_stage * stages_;
+  const std::int64_t of_stage = ranks_of_stage(), ranks = of_stage * stages_;
   TRIREME_CHECK(ranks <= nodes.gpus(), "{} ranks on {} GPUs", ranks, nodes.gpus());
+  set_passes(nodes, ranks);
+  for (int stage = 0; stage < stages_; ++stage) stage_.push_back(make_stage(nodes, stage));
+  if (stages_ > 1 && deck.model.tie_embeddings) embedding_seconds_ = embedding_time(nodes);
+}
+
+void LayoutTimes::set_passes(const NodeMap& nodes, std::int64_t ranks) {
+  const Cluster& cluster = nodes.cluster();
   passes_.resize(cluster.nodes.size());
   const std::int64_t looked_at = nodes.uniform() ? 1 : ranks;
   std::vector<bool> used(cluster.nodes.size());
@@ -34,73 +39,81 @@ LayoutTimes::LayoutTimes(const deck::Deck& deck, const ModelShape& shape, const 
   for (std::size_t kind = 0; kind < used.size(); ++kind) {
     if (!used[kind]) continue;
     const GpuKind& gpu = cluster.nodes[kind].gpu;
-    passes_[kind] = pass_times(gpu, shape);
+    passes_[kind] = pass_times(gpu, shape_);
     // Formulas are not compared with measured times of the same model.
     const auto same_model = [&](const Profile& profile) {
-      return profile.hidden == shape.hidden && profile.heads == shape.heads &&
-             profile.sequence == shape.sequence;
+      return profile.hidden == shape_.hidden && profile.heads == shape_.heads &&
+             profile.sequence == shape_.sequence;
     };
     computable_ &=
         passes_[kind].source == TimeSource::published ||
-        (gpu.peak_of(shape.compute) > 0 && std::ranges::none_of(gpu.profiles, same_model));
+        (gpu.peak_of(shape_.compute) > 0 && std::ranges::none_of(gpu.profiles, same_model));
     divides_backward_ &= passes_[kind].weight_share_known();
     optimizer_constant_ = std::max(optimizer_constant_, passes_[kind].optimizer_constant);
   }
-  const double element = shape.compute == deck::Compute::fp32 ? 4 : 2;
-  const double stream = element * static_cast<double>(shape.micro * shape.sequence * shape.hidden);
-  const double message = stream / (shape.sequence_parallel ? static_cast<double>(tensor) : 1.0);
-  stage_.resize(stages_);
-  // On equal nodes the first and the last rank of a stage see every kind of link.
-  const std::int64_t rank_step = nodes.uniform() ? std::max<std::int64_t>(of_stage - 1, 1) : 1;
-  for (int p = 0; p < stages_; ++p) {
-    Stage& stage = stage_[p];
-    const std::int64_t first = p * of_stage;
-    for (std::int64_t i = 0; i < (nodes.uniform() ? 1 : of_stage); ++i) {
-      const PassTimes* times = &passes_[nodes.kind(first + i)];
-      if (std::ranges::find(stage.kinds, times) == stage.kinds.end()) stage.kinds.push_back(times);
-      const GpuKind& gpu = nodes.of(first + i).gpu;
-      stage.optimizer = std::max(stage.optimizer, times->source == TimeSource::published
-                                                      ? times->optimizer
-                                                      : optimizer_time(gpu, 1));
-    }
-    double latency = 0;
-    const PassTimes& times = *stage.kinds.front();
-    const bool inside = nodes.on_one_node(first, 1, tensor);
-    if (inside && times.tensor_forward && times.tensor_backward) {
-      stage.tensor_forward = *times.tensor_forward;
-      stage.tensor_backward = *times.tensor_backward;
-      stage.tensor_output = (shape.sequence_parallel ? 0.25 : 0.5) * stage.tensor_forward.block;
-    } else if (tensor > 1 && times.source != TimeSource::published) {
-      const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
-      // Through peer memory ranks wait for each other, the longer the more there are.
-      if (inside && times.source == TimeSource::profile)
-        latency *= std::log2(static_cast<double>(tensor));
-      set_collectives(stage, all_reduce(stream, static_cast<double>(tensor), link, latency),
-                      inside && takes_row_parts(nodes.of(first).gpu));
-    }
-    const GpuKind& gpu = nodes.of(first).gpu;
-    stage.data_inside = nodes.on_one_node(first, tensor, data);
-    if (gpu.measured && stage.data_inside) stage.collectives = &*gpu.measured;
-    stage.link = nodes.bandwidth(first, tensor, data, tensor, stage.latency);
-    if (stages_ > 1) {
-      // The last stage sends to the first under an interleaved schedule.
-      const std::int64_t next = p + 1 < stages_ ? first + of_stage : 0;
-      for (std::int64_t i = 0; i < of_stage; i += rank_step) {
-        const double bandwidth = nodes.bandwidth(first + i, next - first, 2, of_stage, latency);
-        if (bandwidth > 0) stage.transfer = std::max(stage.transfer, message / bandwidth + latency);
-      }
-    }
+}
+
+LayoutTimes::Stage LayoutTimes::make_stage(const NodeMap& nodes, int index) const {
+  const std::int64_t tensor = deck_.parallel.tensor, of_stage = ranks_of_stage();
+  const std::int64_t first = index * of_stage;
+  const double element = shape_.compute == deck::Compute::fp32 ? 4 : 2;
+  const double stream =
+      element * static_cast<double>(shape_.micro * shape_.sequence * shape_.hidden);
+  Stage stage;
+  for (std::int64_t i = 0; i < (nodes.uniform() ? 1 : of_stage); ++i) {
+    const PassTimes* times = &passes_[nodes.kind(first + i)];
+    if (std::ranges::find(stage.kinds, times) == stage.kinds.end()) stage.kinds.push_back(times);
+    const GpuKind& gpu = nodes.of(first + i).gpu;
+    stage.optimizer =
+        std::max(stage.optimizer, times->source == TimeSource::published ? times->optimizer
+                                                                         : optimizer_time(gpu, 1));
   }
-  if (stages_ > 1 && deck.model.tie_embeddings) {
-    double latency = 0, slowest = 0;
-    for (std::int64_t i = 0; i < of_stage; i += rank_step) {
-      const double bandwidth = nodes.bandwidth(i, ranks - of_stage, 2, of_stage, latency);
-      const double rows = static_cast<double>(shape.vocab) / static_cast<double>(tensor);
-      slowest = std::max(
-          slowest, all_reduce(4 * rows * static_cast<double>(shape.hidden), 2, bandwidth, latency));
-    }
-    embedding_seconds_ = slowest;
+  double latency = 0;
+  const PassTimes& times = *stage.kinds.front();
+  const bool inside = nodes.on_one_node(first, 1, tensor);
+  if (inside && times.tensor_forward && times.tensor_backward) {
+    stage.tensor_forward = *times.tensor_forward;
+    stage.tensor_backward = *times.tensor_backward;
+    stage.tensor_output = (shape_.sequence_parallel ? 0.25 : 0.5) * stage.tensor_forward.block;
+  } else if (tensor > 1 && times.source != TimeSource::published) {
+    const double link = nodes.bandwidth(first, 1, tensor, 1, latency);
+    // Through peer memory ranks wait for each other, the longer the more there are.
+    if (inside && times.source == TimeSource::profile)
+      latency *= std::log2(static_cast<double>(tensor));
+    set_collectives(stage, all_reduce(stream, static_cast<double>(tensor), link, latency),
+                    inside && takes_row_parts(nodes.of(first).gpu));
   }
+  const GpuKind& gpu = nodes.of(first).gpu;
+  const std::int64_t data = *deck_.parallel.data;
+  stage.data_inside = nodes.on_one_node(first, tensor, data);
+  if (gpu.measured && stage.data_inside) stage.collectives = &*gpu.measured;
+  stage.link = nodes.bandwidth(first, tensor, data, tensor, stage.latency);
+  if (stages_ == 1) return stage;
+  const double message = stream / (shape_.sequence_parallel ? static_cast<double>(tensor) : 1.0);
+  // The last stage sends to the first under an interleaved schedule.
+  const std::int64_t next = index + 1 < stages_ ? first + of_stage : 0;
+  for (std::int64_t i = 0; i < of_stage; i += rank_step(nodes)) {
+    const double bandwidth = nodes.bandwidth(first + i, next - first, 2, of_stage, latency);
+    if (bandwidth > 0) stage.transfer = std::max(stage.transfer, message / bandwidth + latency);
+  }
+  return stage;
+}
+
+double LayoutTimes::embedding_time(const NodeMap& nodes) const {
+  const std::int64_t of_stage = ranks_of_stage();
+  const double rows =
+      static_cast<double>(shape_.vocab) / static_cast<double>(deck_.parallel.tensor);
+  double latency = 0, slowest = 0;
+  for (std::int64_t i = 0; i < of_stage; i += rank_step(nodes)) {
+    const double bandwidth = nodes.bandwidth(i, of_stage * (stages_ - 1), 2, of_stage, latency);
+    slowest = std::max(
+        slowest, all_reduce(4 * rows * static_cast<double>(shape_.hidden), 2, bandwidth, latency));
+  }
+  return slowest;
+}
+
+std::int64_t LayoutTimes::rank_step(const NodeMap& nodes) const {
+  return nodes.uniform() ? std::max<std::int64_t>(ranks_of_stage() - 1, 1) : 1;
 }
 
 double LayoutTimes::recomputed() const {

@@ -190,6 +190,15 @@ class LayoutTimes {
     double optimizer = 0;  ///< seconds for an element
   };
 
+  std::int64_t ranks_of_stage() const { return deck_.parallel.tensor * *deck_.parallel.data; }
+  /// The passes of each kind of node that has some of `ranks`, and what follows from them.
+  void set_passes(const NodeMap& nodes, std::int64_t ranks);
+  Stage make_stage(const NodeMap& nodes, int index) const;
+  /// Seconds in which the first and the last stage sum the gradient of their tied embedding.
+  double embedding_time(const NodeMap& nodes) const;
+  /// From one rank of a stage to the next whose links are looked at: on equal nodes the first and
+  /// the last see every kind of link.
+  std::int64_t rank_step(const NodeMap& nodes) const;
   std::vector<pipeline::StepCosts> costs(const std::vector<std::int64_t>& partition) const;
   /// Share of the blocks whose forward pass the backward pass repeats.
   double recomputed() const;
