@@ -66,8 +66,22 @@ void BatchGenerator::start_waiting() {
 bool BatchGenerator::step() {
   start_waiting();
   if (active_.empty()) return false;
+  std::vector<std::size_t> sampled;
+  const std::vector<Chunk> chunks = take_chunks(sampled);
+  std::vector<ChosenToken> tokens = choose_tokens(chunks, sampled);
+  std::vector<Ticket> ended;
+  for (std::size_t k = 0; k < sampled.size(); ++k) {
+    Sequence& sequence = active_[sampled[k]];
+    if (advance(sequence, std::move(tokens[k]))) ended.push_back(sequence.ticket);
+  }
+  remove([&](const Sequence& sequence) {
+    return std::ranges::find(ended, sequence.ticket) != ended.end();
+  });
+  return true;
+}
+
+std::vector<Chunk> BatchGenerator::take_chunks(std::vector<std::size_t>& sampled) {
   std::vector<Chunk> chunks;
-  std::vector<std::size_t> sampled;  // the sequences that get a token
   // Each sequence has room for a token: prompts divide what is left in turn.
   std::int64_t room = decoder_.limits().pass_tokens - std::ssize(active_);
   for (std::size_t i = 0; i < active_.size(); ++i) {
@@ -87,6 +101,11 @@ bool BatchGenerator::step() {
     sequence.cached += count;
     if (complete) sampled.push_back(i);
   }
+  return chunks;
+}
+
+std::vector<ChosenToken> BatchGenerator::choose_tokens(const std::vector<Chunk>& chunks,
+                                                       const std::vector<std::size_t>& sampled) {
   // Tokens are chosen from the largest logits alone where that is enough for all.
   std::int64_t count = 1, columns = 0;
   for (const std::size_t i : sampled) {
@@ -108,24 +127,15 @@ bool BatchGenerator::step() {
       tokens.push_back(
           next_token(top[k], sequence.context.size(), sequence.job.request, sequence.job.sample));
     }
-  } else {
-    const auto logits = decoder_.run(chunks);
-    for (std::size_t k = 0; k < sampled.size(); ++k) {
-      const Sequence& sequence = active_[sampled[k]];
-      std::vector<double> own = logits[k];
-      tokens.push_back(
-          next_token(own, sequence.context, sequence.job.request, sequence.job.sample));
-    }
+    return tokens;
   }
-  std::vector<Ticket> ended;
+  const auto logits = decoder_.run(chunks);
   for (std::size_t k = 0; k < sampled.size(); ++k) {
-    Sequence& sequence = active_[sampled[k]];
-    if (advance(sequence, std::move(tokens[k]))) ended.push_back(sequence.ticket);
+    const Sequence& sequence = active_[sampled[k]];
+    std::vector<double> own = logits[k];
+    tokens.push_back(next_token(own, sequence.context, sequence.job.request, sequence.job.sample));
   }
-  remove([&](const Sequence& sequence) {
-    return std::ranges::find(ended, sequence.ticket) != ended.end();
-  });
-  return true;
+  return tokens;
 }
 
 bool BatchGenerator::advance(Sequence& sequence, ChosenToken token) {

@@ -215,6 +215,11 @@ class BatchGenerator {
 
   /// Starts jobs, in turn, while there is a slot and the cache has room for the whole of the next.
   void start_waiting();
+  /// What one pass computes of the sequences; `sampled` are the indices of those that get a token.
+  std::vector<Chunk> take_chunks(std::vector<std::size_t>& sampled);
+  /// Runs the pass, and chooses the token of each of `sampled`.
+  std::vector<ChosenToken> choose_tokens(const std::vector<Chunk>& chunks,
+                                         const std::vector<std::size_t>& sampled);
   /// Adds the token that follows; true when the sequence has ended.
   bool advance(Sequence& sequence, ChosenToken token);
   bool end(Sequence& sequence, Stop stop);
