@@ -38,7 +38,7 @@ double copy_rate(device::Backend& backend) {
 
 struct BatchSpeed {
   std::int64_t batch = 0, tokens = 0;
-  double prompt_seconds = 0.0, seconds = 0.0, first_step_ms = 0.0;
+  double prompt_seconds = 0.0, seconds = 0.0;
   std::int64_t passes = 0;
 };
 

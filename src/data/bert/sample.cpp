@@ -208,11 +208,6 @@ std::int64_t masked_tokens(const BertFormat& format, std::int64_t length) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(share));
 }
 
-std::int64_t max_masked_ngrams(const BertFormat& format) {
-  return static_cast<std::int64_t>(
-      max_predictions_of(format, format.sequence - 3, format.sequence));
-}
-
 // ---- Megatron-LM's first release
 
 namespace {

@@ -139,9 +139,6 @@ std::int64_t masked_tokens(const BertFormat& format, std::int64_t length);
 void mask_ngrams(const BertFormat& format, std::int64_t target, NumpyRandom& random,
                  BertSample& sample);
 
-/// Tokens that mask_ngrams predicts in a sample at most: the same for every sample of the format.
-std::int64_t max_masked_ngrams(const BertFormat& format);
-
 // Megatron-LM's sentence-pair map: which consecutive sentences of a document make up sample i. The
 // sequences of the dataset are sentences, as trireme-preprocess --split-sentences writes them.
 

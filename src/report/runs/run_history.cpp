@@ -34,6 +34,7 @@ void for_each_line(const fs::path& path, const std::function<void(const std::str
   if (file.bad()) throw IoError("cannot read '{}'", path.string());
 }
 
+/// Adds a row in place of those that a restart repeats.
 template <typename Row>
 void append(std::vector<Row>& rows, const Row& row) {
   while (!rows.empty() && rows.back().iteration >= row.iteration) rows.pop_back();
@@ -80,12 +81,6 @@ void read_log(const fs::path& path, RunHistory& history) {
 }
 
 }  // namespace
-
-std::vector<TrainRow> without_repeated(const std::vector<TrainRow>& rows) {
-  std::vector<TrainRow> kept;
-  for (const TrainRow& row : rows) append(kept, row);
-  return kept;
-}
 
 RunHistory read_run(const fs::path& path) {
   RunHistory history{.name = path.string()};

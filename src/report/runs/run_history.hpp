@@ -76,9 +76,6 @@ struct RunHistory {
   std::filesystem::path deck;  ///< deck.yaml of a run folder; empty for other files
 };
 
-/// `rows` without those that a later restart repeats.
-std::vector<TrainRow> without_repeated(const std::vector<TrainRow>& rows);
-
 /// Reads a run folder, its metrics.jsonl or a console log of this program or Megatron-LM. Throws
 /// IoError when it cannot be read.
 RunHistory read_run(const std::filesystem::path& path);

@@ -13,19 +13,9 @@ namespace trireme::report {
 namespace {
 
 RunSummary summarize(const std::vector<TrainRow>& rows) {
-  return summarize(RunHistory{.name = "x", .train = without_repeated(rows)});
+  return summarize(RunHistory{.name = "x", .train = rows});
 }
 RunSummary summarize(const std::filesystem::path& path) { return summarize(read_run(path)); }
-
-TEST(Summarize, KeepsWhatARestartDidNotRepeat) {
-  const RunSummary summary = summarize(std::vector<TrainRow>{
-      {10, 3.0, 100.0}, {20, 1.0, 300.0}, {30, 2.0, 300.0}, {20, 2.5, 120.0}, {30, 2.25, 110.0}});
-  EXPECT_EQ(summary.iterations, 30);
-  EXPECT_DOUBLE_EQ(*summary.last_loss, 2.25);
-  EXPECT_DOUBLE_EQ(*summary.best_loss, 2.25) << "1.0 was of the part that was repeated";
-  EXPECT_DOUBLE_EQ(*summary.ms, 110.0);
-  EXPECT_FALSE(summary.mfu);
-}
 
 TEST(Summarize, TheLastLossIsThatOfTheLastIteration) {
   const RunSummary summary = summarize(std::vector<TrainRow>{{10, 3.0}, {20, std::nullopt}});
@@ -74,6 +64,21 @@ TEST_F(SummarizeFileTest, ReadsARunFolder) {
     EXPECT_DOUBLE_EQ(*summary.mfu, 0.5);
     EXPECT_DOUBLE_EQ(*summary.memory, 77);
   }
+}
+
+TEST_F(SummarizeFileTest, KeepsWhatARestartDidNotRepeat) {
+  std::string events;
+  for (const TrainEvent& event : {TrainEvent{.iteration = 10, .loss = 3.0, .ms = 100},
+                                  TrainEvent{.iteration = 20, .loss = 1.0, .ms = 300},
+                                  TrainEvent{.iteration = 30, .loss = 2.0, .ms = 300},
+                                  TrainEvent{.iteration = 20, .loss = 2.5, .ms = 120},
+                                  TrainEvent{.iteration = 30, .loss = 2.25, .ms = 110}})
+    events += json_line(event, 1) + "\n";
+  const RunSummary summary = summarize(write("metrics.jsonl", events));
+  EXPECT_EQ(summary.iterations, 30);
+  EXPECT_DOUBLE_EQ(*summary.last_loss, 2.25);
+  EXPECT_DOUBLE_EQ(*summary.best_loss, 2.25) << "1.0 was of the part that was repeated";
+  EXPECT_DOUBLE_EQ(*summary.ms, 110.0);
 }
 
 TEST_F(SummarizeFileTest, ReadsALogWithOddLinesAndACutEnd) {
