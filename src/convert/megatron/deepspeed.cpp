@@ -222,10 +222,7 @@ Foreign read_deepspeed(const fs::path& path) {
     const std::string problem =
         read_zero(folder, place.second, place.second % tensors, names, foreign);
     if (problem.empty()) continue;
-    foreign.unread.push_back(fmt::format("the optimizer's state: {}", problem));
-    foreign.masters.clear();
-    foreign.m.clear();
-    foreign.v.clear();
+    foreign.drop_optimizer(problem);
     break;
   }
   return foreign;
@@ -323,11 +320,7 @@ Foreign read_universal(const fs::path& folder) {
     add_shard(foreign.m, *key, 0, read_part(path / "exp_avg.pt", foreign));
     add_shard(foreign.v, *key, 0, read_part(path / "exp_avg_sq.pt", foreign));
   }
-  if (!has_moments) {
-    foreign.unread.emplace_back("the optimizer's state: not all parameters have it");
-    foreign.m.clear();
-    foreign.v.clear();
-  }
+  if (!has_moments) foreign.drop_optimizer("not all parameters have it");
   return foreign;
 }
 

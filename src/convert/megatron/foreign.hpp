@@ -60,6 +60,14 @@ struct Foreign {
   std::int64_t optimizer_steps = 0;  ///< updates that Adam has applied
   std::optional<double> loss_scale;
   std::vector<std::string> unread;  ///< what the checkpoint has and Trireme does not read
+
+  /// Leaves out the optimizer's state, `problem` being why it cannot be read.
+  void drop_optimizer(const std::string& problem) {
+    unread.push_back("the optimizer's state: " + problem);
+    masters.clear();
+    m.clear();
+    v.clear();
+  }
 };
 
 /// The tensor that a name in a state dict refers to.

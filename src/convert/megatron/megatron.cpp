@@ -298,10 +298,7 @@ Foreign read_megatron(const fs::path& folder) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::string problem = read_optimizer(ranks[i], named[i], foreign);
     if (problem.empty()) continue;
-    foreign.unread.push_back(fmt::format("the optimizer's state: {}", problem));
-    foreign.masters.clear();
-    foreign.m.clear();
-    foreign.v.clear();
+    foreign.drop_optimizer(problem);
     break;
   }
   return foreign;
