@@ -178,7 +178,14 @@ TEST_F(HuggingFaceTest, RefusesOtherModels) {
   EXPECT_EQ(changed("n_head", nullptr), "'out/config.json': \"n_head\" is missing or no size");
   EXPECT_EQ(changed("n_head", 4), "'out/config.json': \"n_head\" 4 does not divide \"n_embd\" 6");
   EXPECT_EQ(changed("n_layer", 1).substr(0, 47), "'out/model.safetensors' has a tensor 'transform");
+  EXPECT_EQ(changed("layer_norm_epsilon", -1),
+            "'out/config.json' describes a model that no deck can: model.layernorm_eps = -1: must "
+            "be above 0");
   file("out/config.json", good);
+  const std::string typo = message_of<DeckError>(
+      [&] { import_model(folder_ / "out", folder_ / "bad.h5", {.overrides = {"model.head=2"}}); });
+  EXPECT_EQ(typo.substr(0, typo.find('\n')),
+            "--set model.head=2: unknown key 'model.head' — did you mean 'heads'?");
   const fs::path deck = file("other.yaml", kDeck);
   EXPECT_EQ(import_problem({.deck = deck, .overrides = {"model.heads=2"}}),
             "the deck says model.heads = 2, but 'out/model.safetensors' is of a model with 3");

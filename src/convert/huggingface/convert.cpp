@@ -18,6 +18,7 @@
 #include "deck/choices.hpp"
 #include "deck/keys/schema.hpp"
 #include "deck/load.hpp"
+#include "deck/value.hpp"
 #include "model/families/registry.hpp"
 #include "plan/setup.hpp"
 #include "train/run_state.hpp"
@@ -227,6 +228,17 @@ void check_layers(const deck::Deck& deck, const WeightsReader& weights,
                     config.file(), deck.model.layers, weights.path().string(), tensors);
 }
 
+/// Parses the deck of `config`. Throws DataError where no deck can have its values.
+deck::Deck parse_imported(const std::string& deck, const std::string& config) {
+  try {
+    return deck::parse(deck, "imported", {}, {.need_data = false});
+  } catch (const deck::InvalidDeck& error) {
+    std::string text;
+    for (const auto& line : error.lines()) text += (text.empty() ? "" : "; ") + line.message;
+    throw DataError("'{}' describes a model that no deck can: {}", config, text);
+  }
+}
+
 }  // namespace
 
 std::string import_model(const fs::path& from, const fs::path& to, const ImportOptions& options) {
@@ -242,18 +254,11 @@ std::string import_model(const fs::path& from, const fs::path& to, const ImportO
                         [&](const std::string& name) { return find(weights, format, name); },
                         notes}) +
       kRest;
-  const auto parse = [&](const std::vector<std::string>& overrides) {
-    try {
-      return deck::parse(text, "imported", overrides, {.need_data = false});
-    } catch (const DeckError& error) {
-      throw DataError("'{}' describes a model that no deck can: {}", config.file(), error.what());
-    }
-  };
   const auto load = [&](const std::vector<std::string>& overrides) {
-    return options.deck.empty() ? parse(overrides)
+    return options.deck.empty() ? deck::parse(text, "imported", overrides, {.need_data = false})
                                 : deck::load(options.deck, overrides, {.need_data = false});
   };
-  const deck::Deck imported = parse({}), deck = load(options.overrides);
+  const deck::Deck imported = parse_imported(text, config.file()), deck = load(options.overrides);
   check_model(deck, imported, weights.path());
   check_layers(imported, weights, config);
   const model::ModelSpec spec = model::make_spec(imported, {.size = *imported.model.vocab});
