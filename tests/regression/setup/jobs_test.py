@@ -53,6 +53,10 @@ class Scripts(JobTest):
             reports = list((self.folder / "run" / "profile").glob(f"{variable.lower()}-*"))
             self.assertEqual(len(reports), 2)
             self.assertTrue(reports[0].read_text().startswith(words), reports[0].read_text())
+        task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NUM_NODES": "1"}
+        result = self.script(TREE / "jobs/slurm/array.sbatch", **task, RUN="runs", NSYS="1")
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertTrue(list((self.folder / "runs/2/profile").glob("nsys-*")))
         self.refuses("NSYS=1 and NCU=1 exclude each other", TREE / "jobs/ssh/train.sh", NSYS="1", NCU="1")
         self.refuses("NSYS and NCU are 1 or 0, not 'yes' and '0'", TREE / "jobs/ssh/train.sh", NSYS="yes")
 
@@ -76,7 +80,7 @@ class Scripts(JobTest):
         self.assertIn(f"continue   srun --mpi=pmix -n 2 '--container-image={image}' ", result.out)
 
     def test_enroot_without_pyxis(self):
-        """The container is created once, and anew when it is asked for."""
+        """The container is created once, and again when it is asked for."""
         self.put(self.folder / "tools" / "enroot", f"""#!/bin/bash
 echo "enroot $*" >> {self.folder}/enroot.log
 command=$1 name={self.folder}/container-$3
