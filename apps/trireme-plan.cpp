@@ -4,6 +4,7 @@
 #include "app.hpp"
 #include "core/files.hpp"
 #include "deck/load.hpp"
+#include "deck/value.hpp"
 #include "plan/output.hpp"
 #include "plan/setup.hpp"
 
@@ -81,6 +82,8 @@ void time_given(deck::Deck deck, std::int64_t vocab, plan_app::Answer& answer) {
     deck::resolve_world_size(deck, of_copy * deck.parallel.data.value_or(copies));
     answer.given = plan::time_layout(deck, vocab, cluster, order);
     answer.repartition = plan::repartition(deck, vocab, cluster, order);
+  } catch (const deck::InvalidDeck& error) {
+    answer.given_problem = error.lines().front().text;  // the search runs all the same
   } catch (const DeckError& error) {
     answer.given_problem = error.what();
   }

@@ -191,6 +191,13 @@ class Plan(RunTest):
         self.assertRegex(self.plan(*words, "--write-deck", self.folder / "none.yaml", code=DECK).err,
                          "the layout has 8 ranks .*, but cluster '.*' has 4 GPUs: no deck was written")
 
+    def test_says_why_the_given_layout_is_impossible(self):
+        words = [*SMALL, "--cluster", self.cluster(), "batch.micro=3", "batch.global=6"]
+        problem = r"batch.global = 6 is not a multiple of batch.micro \* parallel.data = 3 \* 4 = 12 \(try .*\)"
+        self.assertRegex(self.plan(*words).out, rf"\ngiven +{problem}\n\nlayout ")
+        self.assertRegex(self.plan(*words, "--given-layout", "--write-deck", self.folder / "none.yaml", code=DECK).err,
+                         rf"^{problem}: no deck was written\n")
+
     def test_scales_to_a_profile_of_this_machine(self):
         profile = self.folder / "profile.yaml"
         deck = [HERE / "tiny.yaml", "model.vocab=257", "run.device=host"]
