@@ -256,7 +256,13 @@ inline bool answers_print_job(const DeckArguments& arguments) {
   if (deck.run.device == deck::Device::cuda && asked_for_host)
     throw UsageError("--gpus-per-node 0: the deck says run.device = cuda");
   job_detail::name_device(request, deck.run.device);
-  deck::resolve_world_size(deck, plan::ranks_for(deck, request));
+  const std::int64_t ranks = plan::ranks_for(deck, request);
+  try {
+    deck::resolve_world_size(deck, ranks);
+  } catch (const deck::InvalidDeck& error) {
+    throw DeckError("--print-job: {}; the job has {} (--gpus-per-node, --nodes, --ranks)",
+                    error.lines().front().text, counted(ranks, "rank"));
+  }
   const std::int64_t vocab = plan::planned_vocabulary(deck);
   const double flops = model::flops_per_token(deck, vocab);
   plan::Job job = plan::make_job(deck, request, flops);

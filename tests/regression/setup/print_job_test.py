@@ -164,6 +164,8 @@ class PrintJob(JobTest):
         self.assertIn(f"pyxis cannot mount '{spaced}'", refused.err)
         bad = self.job(*words, "--print-job=slurm", "parallel.tensor=3", code=DECK)
         self.assertIn("parallel.tensor = 3 does not divide", bad.err)
+        bad = self.job(*words, "--print-job=slurm", "run.device=cuda", "batch.micro=1", "batch.global=4", code=DECK)
+        self.assertIn(" = 1 * 8 = 8 (try 8); the job has 8 ranks (--gpus-per-node, --nodes, --ranks)\n", bad.err)
 
 
 if __name__ == "__main__":
