@@ -166,6 +166,16 @@ class Readme(unittest.TestCase):
                 totals = re.findall(rf"^\s+\d+\s+\S+\s+\d+\s+\d+{sizes}{{7}}\s+([\d.]+) GiB{sizes}?$", printed, re.M)
                 self.assertEqual(plan, f"{max(totals, key=float)} GiB, {bubble[1]}", printed)
 
+    def test_llamas_have_the_plans_of_the_table(self):
+        row = re.compile(r"^\| \[`\S+`\]\((\S+)\) \| ([\d.]+)M.*\| (\S+ GiB) \|$", re.M)
+        found = row.findall(PAGES["inputs/README.md"])
+        for link, parameters, plan in found:
+            with self.subTest(link):
+                printed = answer(f"trireme-pretrain inputs/{link} --ranks 8 --plan run.device=cuda")
+                self.assertIn(f"parameters {parameters} M,", printed)
+                self.assertRegex(printed, rf"verdict .* needs {plan}\b")
+        self.assertGreater(len(found), 5, "the rows are not found any more")
+
     def test_decks_and_clusters_are_read(self):
         shutil.copytree(ROOT / "inputs/clusters", SCRATCH / "clusters")
         tried = 0
