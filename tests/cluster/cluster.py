@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "regression"))
 
-from runs import BIN, SCRATCH, RunTest, command_line, dataset, run  # noqa: E402
+from runs import BIN, SCRATCH, RunTest, dataset, run  # noqa: E402
 
 SOURCE = HERE.parents[1]
 CLUSTER = Path(os.environ["CLUSTER"])

@@ -3,7 +3,6 @@ stand-in for Slurm's programs."""
 
 import csv
 import io
-import json
 import os
 import random
 import re

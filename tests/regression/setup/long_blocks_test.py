@@ -12,7 +12,7 @@ import time
 import unittest
 
 from pages import IMMEDIATE, OWN_TEXT, PAGES, PREPARED, ROOT, blocks, form_of, pattern_of, shown_commands
-from runs import BIN, HERE, MPIEXEC, PATIENCE, SCRATCH, Started, command_line, run
+from runs import BIN, MPIEXEC, PATIENCE, SCRATCH, Started, command_line
 
 # Shortened: (page, how the command begins) and the test that runs it.
 SHORTENED = {
