@@ -60,7 +60,7 @@ class BurnIn {
   }
 
   /// GEMMs, then one pass over the memory: blocks are read, copied to the next one, and filled
-  /// anew.
+  /// again.
   void run() {
     constexpr int kGemms = 20;
     for (int i = 0; i < kGemms; ++i) {

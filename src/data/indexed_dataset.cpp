@@ -376,7 +376,7 @@ std::optional<tokenizer::DatasetInfo> read_dataset_info(const IndexedDataset& da
       static_cast<std::int64_t>(info->tokens) != dataset.tokens())
     throw DataError(
         "'{}' describes a dataset of {} documents and {} tokens, but '{}' has {} and {}: it "
-        "belongs to another one; delete it, or make the dataset anew with trireme-preprocess",
+        "belongs to another one; delete it, or make the dataset again with trireme-preprocess",
         tokenizer::info_path(dataset.prefix()).string(), info->documents, info->tokens,
         dataset.prefix().string(), dataset.documents(), dataset.tokens());
   return info;

@@ -102,7 +102,7 @@ TEST_F(MpiCommunicatorTest, LongReductionsAreThoseOfOneCallInLittleMemory) {
   convert_from_float(values.data(), count, DType::bf16, narrow.data());
 
   const auto grows = [](const auto& action) {
-    std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins again
     const std::int64_t before = process_memory().resident;
     action();
     return process_memory().peak - before;

@@ -107,7 +107,7 @@ TEST_F(WordPieceFileTest, ErrorsNameTheFileAndTheReason) {
   EXPECT_EQ(error(""), file + ": the vocabulary is empty");
 }
 
-/// The trainer's rule without its data structures: counts all pairs anew for each merge.
+/// The trainer's rule without its data structures: counts all pairs again for each merge.
 Words train_slowly(const std::vector<std::pair<std::string, int>>& counts, Words pieces,
                    std::size_t size) {
   std::vector<std::pair<std::vector<std::size_t>, int>> words;

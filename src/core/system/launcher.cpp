@@ -19,7 +19,7 @@ namespace trireme {
 namespace {
 
 constexpr std::chrono::seconds kCheckInterval{1};
-/// After a longer pause, as when this process was stopped with its job, the time-out begins anew.
+/// After a longer pause, as when this process was stopped with its job, the time-out begins again.
 constexpr std::chrono::seconds kMaxPause{10};
 
 /// The text of a file; nothing where it cannot be read.

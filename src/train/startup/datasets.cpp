@@ -152,7 +152,7 @@ std::vector<NamedDataset> datasets_of(const deck::Deck& deck, const plan::Vocabu
 [[noreturn]] void refuse_id(const NamedDataset& dataset, std::int64_t id, std::int64_t vocab) {
   throw DataError(
       "{}: '{}' holds the token id {}, outside the vocabulary: model.vocab = {}; give "
-      "data.tokenizer the one that the dataset was made with, or make the dataset anew",
+      "data.tokenizer the one that the dataset was made with, or make the dataset again",
       dataset.key, dataset.prefix, id, vocab);
 }
 
@@ -163,7 +163,7 @@ std::string check_recorded(const NamedDataset& dataset, const tokenizer::Dataset
   if (expected && !expected->same_ids(info.tokenizer))
     throw DeckError(
         "{0}: '{1}' was made with the tokenizer {2}, but data.tokenizer is {3}; give "
-        "data.tokenizer the dataset's, or make the dataset anew with trireme-preprocess "
+        "data.tokenizer the dataset's, or make the dataset again with trireme-preprocess "
         "--tokenizer {4}",
         dataset.key, dataset.prefix, tokenizer::to_text(info.tokenizer),
         tokenizer::to_text(*expected), expected->type);
@@ -172,7 +172,7 @@ std::string check_recorded(const NamedDataset& dataset, const tokenizer::Dataset
   if (!known || expected->library == info.tokenizer.library) return "";
   return fmt::format(
       "warning: '{}' was made with {}, this program has {}: unigram models of two versions differ "
-      "in about 2 % of long documents; make it anew where text must be tokenized alike",
+      "in about 2 % of long documents; make it again where text must be tokenized alike",
       dataset.prefix, info.tokenizer.library, expected->library);
 }
 

@@ -157,7 +157,7 @@ TEST_F(RecordSamplesTest, TakesListsPatternsAndGzip) {
   // A process that does not build finds what the builder left.
   EXPECT_EQ(numbers(*open_records(config_, {.builds = false}), 8),
             (std::vector<int>{3, 4, 0, 1, 2, 0, 1, 2}));
-  // A file that has changed is scanned anew.
+  // A file that has changed is scanned again.
   write("b_0.tfrecord", 5, 4);
   EXPECT_EQ(numbers(*open_records(config_), 4), (std::vector<int>{5, 6, 7, 8}));
 

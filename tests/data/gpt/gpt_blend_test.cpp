@@ -78,7 +78,7 @@ TEST_F(GptBlendTest, TheBuilderWritesAndTheOthersWait) {
   EXPECT_EQ(mapped.blend()->dataset.serialize(), built.blend()->dataset.serialize());
   EXPECT_EQ(mapped.blend()->sample.serialize(), built.blend()->sample.serialize());
   EXPECT_EQ(cached().size(), 3u * 4 + 3);
-  // A damaged index is made anew.
+  // A damaged index is made again.
   for (const std::string& name : cached())
     if (name.ends_with("-dataset_index.npy"))
       std::filesystem::resize_file(folder_ / "cache/trireme_indices" / name, 130);

@@ -71,7 +71,7 @@ TEST_F(GptSplitTest, TheCacheIsUsedAndRepaired) {
   const auto written = std::filesystem::last_write_time(files[1]);
   open_gpt_split(config_);
   EXPECT_EQ(std::filesystem::last_write_time(files[1]), written);
-  // A damaged file is made anew; so are the indices of a dataset that changed under its name.
+  // A damaged file is made again; so are the indices of a dataset that changed under its name.
   std::filesystem::resize_file(files[2], 100);
   EXPECT_EQ(open_gpt_split(config_).index.sample.serialize(), bytes_of("sample"));
   EXPECT_EQ(read_file(files[2]), bytes_of("sample"));

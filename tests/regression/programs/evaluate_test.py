@@ -328,7 +328,7 @@ class Texts(RunTest):
         first = self.events(name, "task")
         self.assertEqual([(event["iteration"], event["task"]) for event in first],
                          [(5, "choices"), (10, "choices"), (10, "targets")])
-        # A kill after iteration 15 would leave such lines: the restart writes them anew.
+        # A kill after iteration 15 would leave such lines: the restart writes them again.
         stale = dict(first[0], iteration=15)
         with open(self.folder / name / "metrics.jsonl", "a") as metrics:
             metrics.write(json.dumps(stale) + "\n")

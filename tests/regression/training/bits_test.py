@@ -2,7 +2,7 @@
 
 Bits depend on OpenBLAS's kernels, the compiler and the C library as well as on Trireme. The kernels
 are pinned to Haswell's; the table names the rest, and where that differs the test is skipped. A
-change that is meant to alter results writes the table anew: the test's command with --write.
+change that is meant to alter results writes the table again: the test's command with --write.
 """
 
 import ctypes

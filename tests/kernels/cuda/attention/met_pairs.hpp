@@ -1,4 +1,5 @@
-// What walks over the tiles of attention meet: tests walk as the kernels do.
+// The pairs of queries and keys that a walk over the tiles of attention meets; tests walk as the
+// kernels do.
 #pragma once
 
 #include <fmt/format.h>
