@@ -1,4 +1,6 @@
 // What has no counterpart or contradicts, by its text.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -58,6 +60,17 @@ TEST(Contradictions, NamesUnknownFlags) {
   EXPECT_EQ(errors_of({.words = words_with("--micro-batch-size 2 --zzzz 3 4 --swiglu"),
                        .ignored = {"zzzz", "swiglu"}}),
             "");
+}
+
+TEST(Contradictions, NamesIgnoredFlagsThatAreNotThere) {
+  const Result result = convert({.words = words_with("--micro-batch-size 2 --zzzz 3"),
+                                 .ignored = {"zzzz", "zzz", "fp16.enabled"}});
+  const std::string notes = fmt::format("{}", fmt::join(result.notes, "\n"));
+  EXPECT_NE(notes.find("--zzzz 3 is ignored (--ignore)"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("--ignore zzz has no effect: there is no such flag or key"),
+            std::string::npos);
+  EXPECT_NE(notes.find("--ignore fp16.enabled has no effect"), std::string::npos);
+  EXPECT_EQ(notes.find("--ignore zzzz has"), std::string::npos);
 }
 
 TEST(Contradictions, WhatHasNoCounterpart) {

@@ -149,6 +149,11 @@ Recipe read_recipe(const Request& request, const shell::Run& run, std::string& h
                                   unknown));
   Parsed parsed = parse_flags(command.flags, command.place, request.ignored);
   take_remarks(recipe, parsed);
+  std::set<std::string> unseen = request.ignored;
+  const auto see = [&](const Parsed& of) {
+    std::erase_if(unseen, [&](const std::string& name) { return of.ignored.contains(name); });
+  };
+  see(parsed);
   recipe.flags = std::move(parsed.arguments);
   refuse_other_networks(recipe);
   for (const Remark& flag : stray_remarks(run)) recipe.draft.note(flag.place, flag.message);
@@ -160,11 +165,15 @@ Recipe read_recipe(const Request& request, const shell::Run& run, std::string& h
     const Configuration configuration = find_configuration(request, run, *given);
     Parsed json = parse_json(configuration.text, configuration.name, request.ignored);
     take_remarks(recipe, json);
+    see(json);
     recipe.json = std::move(json.arguments);
     if (!recipe.deepspeed)
       recipe.draft.note(command.place,
                         fmt::format("{} has no effect without --deepspeed", configuration.name));
   }
+  for (const std::string& name : unseen)
+    recipe.draft.note(command.place,
+                      fmt::format("--ignore {} has no effect: there is no such flag or key", name));
   return recipe;
 }
 

@@ -104,6 +104,7 @@ void Parser::one_flag(const std::string& word, const std::vector<std::string>& w
     given.values.push_back(words[at_++]);
   }
   if (ignored) {
+    parsed.ignored.insert(bare);
     note(fmt::format("{} is ignored (--ignore)", shown(given.text())));
     return;
   }
@@ -163,6 +164,7 @@ void add_json(const nlohmann::json& value, const std::string& path, const std::s
               const std::set<std::string>& ignored, Parsed& parsed) {
   const std::string shown_path = fmt::format("\"{}\"", path);
   if (ignored.contains(path)) {
+    parsed.ignored.insert(path);
     parsed.notes.push_back({name, shown_path + " is ignored (--ignore)"});
     return;
   }

@@ -128,8 +128,9 @@ class Arguments {
 /// The result of parsing.
 struct Parsed {
   Arguments arguments;
-  std::vector<Remark> errors;  ///< unknown flags, missing and surplus values, unknown variables
-  std::vector<Remark> notes;   ///< repeated flags, unknown words
+  std::vector<Remark> errors;     ///< unknown flags, missing and surplus values, unknown variables
+  std::vector<Remark> notes;      ///< repeated flags, unknown words
+  std::set<std::string> ignored;  ///< names of --ignore that there are
 };
 
 /// The flags among `words`, found at `place`. Flags named in `ignored` (without dashes) are skipped
