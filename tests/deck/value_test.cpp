@@ -94,7 +94,8 @@ TEST(TimeOption, IsWrittenAsInADeckOrInSlurm) {
   EXPECT_EQ(read_time_option("--time", "2 days"), 172800);
   EXPECT_EQ(read_time_option("--time", "90:00"), 5400);
   EXPECT_EQ(read_time_option("--time", "1-00:00:10"), 86410);
-  for (const char* text : {"", "90", "10k", "5%", "90 iterations", "-1 s", "1e30h", "soon"}) {
+  for (const char* text :
+       {"", "90", "10k", "5%", "90 iterations", "-1 s", "1h-5m", "1e30h", "soon"}) {
     try {
       read_time_option("--time", text);
       ADD_FAILURE() << text;

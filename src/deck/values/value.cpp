@@ -96,7 +96,8 @@ std::optional<double> parse_times(std::string_view text) {
   double seconds = 0;
   while (!text.empty()) {
     const std::string_view digits = leading_number(text);
-    if (!is_decimal(digits)) return std::nullopt;
+    if (!is_decimal(digits) || !std::isdigit(static_cast<unsigned char>(digits.front())))
+      return std::nullopt;
     text = trimmed(text.substr(digits.size()));
     const std::size_t letters =
         std::ranges::find_if_not(text, [](unsigned char c) { return std::isalpha(c); }) -
