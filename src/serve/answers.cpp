@@ -71,9 +71,12 @@ std::string health_body(const std::string& model, bool closing) {
   return dump({{"status", closing ? "closing" : "ok"}, {"model", model}});
 }
 
-std::string models_body(const std::string& model) {
-  return dump(
-      {{"object", "list"}, {"data", OrderedJson::array({{{"id", model}, {"object", "model"}}})}});
+std::string models_body(const std::string& model, double created) {
+  const OrderedJson only = {{"id", model},
+                            {"object", "model"},
+                            {"created", static_cast<std::int64_t>(created)},
+                            {"owned_by", "trireme"}};
+  return dump({{"object", "list"}, {"data", OrderedJson::array({only})}});
 }
 
 std::string openai_answer(const AnswerHead& head, const CompletionRequest& request,

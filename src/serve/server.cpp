@@ -155,8 +155,8 @@ void Server::Implementation::add_routes() {
   http.Get("/metrics", [this](const auto&, auto& response) {
     response.set_content(queue.counters.text(), "text/plain; version=0.0.4");
   });
-  http.Get("/v1/models", [this](const auto&, auto& response) {
-    response.set_content(models_body(options.model), "application/json");
+  http.Get("/v1/models", [this, now = unix_time()](const auto&, auto& response) {
+    response.set_content(models_body(options.model, now), "application/json");
   });
   const auto openai = [this](const auto& request, auto& response) {
     guarded(response, [&] { answer_openai(request, response); });

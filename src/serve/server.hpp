@@ -133,8 +133,8 @@ std::string error_body(int status, const std::string& message);
 /// The answer to GET /health.
 std::string health_body(const std::string& model, bool closing);
 
-/// The answer to GET /v1/models.
-std::string models_body(const std::string& model);
+/// The answer to GET /v1/models; `created` in seconds since 1970.
+std::string models_body(const std::string& model, double created);
 
 /// The answer to POST /v1/completions; `choices` in the order of `request.work`.
 std::string openai_answer(const AnswerHead& head, const CompletionRequest& request,
