@@ -123,6 +123,13 @@ inline tokenizer::DocumentSource documents_of(const po::variables_map& values) {
   source.inputs = values["input"].as<std::vector<std::string>>();
   source.key = values["key"].as<std::string>();
   if (source.key.empty()) throw UsageError("--key: must name a key of the JSON lines");
+  for (const std::string& input : source.inputs)
+    if (unit == "file" && format.empty() &&
+        std::filesystem::path(input).filename().string().find(".jsonl") != std::string::npos)
+      throw UsageError(
+          "--document file: '{}' has a document per line; leave the option out, or give --format "
+          "text",
+          input);
   if (unit == "file")
     source.format = DocumentFormat::text_files;
   else if (format == "text")

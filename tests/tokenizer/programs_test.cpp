@@ -71,6 +71,9 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
       {"a.txt --format csv", "--format csv: expected jsonl or text"},
       {"a.txt --format jsonl --document file",
        "--document file is for plain text, not for --format jsonl"},
+      {"a.jsonl --document file",
+       "--document file: 'a.jsonl' has a document per line; leave the option out, or give --format "
+       "text"},
       {"a.txt --model m", "the bytes tokenizer has no use for --model m"}};
   for (const auto& [options, message] : usage) {
     EXPECT_EQ(run(good + options), 2) << options;
