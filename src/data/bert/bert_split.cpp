@@ -105,6 +105,10 @@ SplitSummary summarize_first_release(const BertSplitConfig& config) {
 
 SplitSummary summarize_records(const BertSplitConfig& config) {
   const auto records = open_records(record_config(config));
+  // What all records have in common, such as their length, must fit the deck.
+  Batch batch;
+  batch.resize(records->fields(), 1);
+  batch.read(*records, /*sample=*/0, /*j=*/0);
   const std::int64_t samples = records->samples();
   return {.documents = {0, records->records()},
           .lengths_hash = records->lengths_hash(),

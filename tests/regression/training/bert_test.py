@@ -150,6 +150,9 @@ class Bert(RunTest):
 class Records(RunTest):
     """TFRecords of create_pretraining_data, one of the files compressed; data.split is not given."""
 
+    def test_records_that_do_not_fit_the_deck(self):
+        self.fails(DATA, "input_ids has 64 elements, model.sequence is 32", "model.sequence=32")
+
     def deck_words(self, name, *words):
         files = [self.folder / "a.tfrecord", self.folder / "b.tfrecord.gz"]
         if not files[0].exists():
