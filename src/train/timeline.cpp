@@ -157,6 +157,7 @@ void Timeline::begin_iteration(std::int64_t iteration, int micro_batches) {
     return each.first <= iteration && iteration <= each.last;
   });
   if (range == ranges.end()) return;
+  if (iteration <= iteration_) ++rewinds_;
   iteration_ = iteration;
   micro_batches_ = micro_batches;
   if (recording_) return;
@@ -258,7 +259,8 @@ std::vector<report::TraceSpan> Timeline::resolve() {
                      .micro_batch = span->range.micro_batch,
                      .chunk = span->range.chunk,
                      .start_ms = start,
-                     .ms = std::max(0.0, span->end->milliseconds_since(*span->begin))});
+                     .ms = std::max(0.0, span->end->milliseconds_since(*span->begin)),
+                     .rewinds = rewinds_});
   }
   std::stable_sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
     return std::pair(a.lane, a.start_ms) < std::pair(b.lane, b.start_ms);

@@ -186,6 +186,7 @@ class Timeline final : public device::RangeListener {
   device::Backend& backend_;
   bool recording_ = false;
   std::int64_t iteration_ = 0, first_ = 0, last_ = 0;
+  int rewinds_ = 0;  ///< to before iteration_
   int micro_batches_ = 1;
   std::unique_ptr<device::Event> base_;  ///< at base_ms_ on the clock of rank 0
   double base_ms_ = 0;

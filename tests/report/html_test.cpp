@@ -143,5 +143,22 @@ TEST(TraceFile, IsReadAsItWasWritten) {
   EXPECT_THROW(read_trace(path, [](const TraceSpan&) {}), DataError);
 }
 
+TEST(TraceFile, AnIterationThatARewindRepeatsCountsAsTwo) {
+  const ScratchFolder folder;
+  const auto path = folder.path() / "trace.json";
+  {
+    std::ofstream file(path);
+    file << trace_head();
+    for (const int rewinds : {0, 1})
+      file << trace_span_line({.name = "forward-compute",
+                               .iteration = 10,
+                               .ms = rewinds == 0 ? 2.0 : 3.0,
+                               .rewinds = rewinds});
+    file << trace_tail({.first = 10, .last = 10, .ranks = 1});
+  }
+  EXPECT_NE(trace_summary(path).find("\n0                2.50\n"), std::string::npos)
+      << trace_summary(path);
+}
+
 }  // namespace
 }  // namespace trireme::report

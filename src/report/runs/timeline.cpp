@@ -39,7 +39,8 @@ TraceSpan span_of(const TraceJson& json) {
           .micro_batch = args.value("micro_batch", -1),
           .chunk = args.value("chunk", -1),
           .start_ms = json.at("ts").get<double>() / 1e3,
-          .ms = json.at("dur").get<double>() / 1e3};
+          .ms = json.at("dur").get<double>() / 1e3,
+          .rewinds = args.value("rewinds", 0)};
 }
 
 TraceFigures figures_of(const TraceJson& json) {
@@ -76,6 +77,7 @@ std::string trace_span_line(const TraceSpan& span) {
   std::string args = fmt::format("\"iteration\":{}", span.iteration);
   if (span.micro_batch >= 0) args += fmt::format(",\"micro_batch\":{}", span.micro_batch);
   if (span.chunk >= 0) args += fmt::format(",\"chunk\":{}", span.chunk);
+  if (span.rewinds > 0) args += fmt::format(",\"rewinds\":{}", span.rewinds);
   return fmt::format(
       "{{\"ph\":\"X\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},"
       "\"args\":{{{}}}}},\n",
@@ -137,12 +139,12 @@ std::string trace_summary(const std::filesystem::path& path, std::size_t most) {
   };
   std::map<int, Sums> ranks;
   std::map<std::string, double> names;
-  std::set<std::int64_t> iterations;
+  std::set<std::pair<std::int64_t, int>> iterations;  // with rewinds
   const Trace trace = read_trace(path, [&](const TraceSpan& span) {
     Sums& sums = ranks[span.rank];
     sums.ms[span.name] += span.ms;
     names[span.name] += span.ms;
-    iterations.insert(span.iteration);
+    iterations.emplace(span.iteration, span.rewinds);
     if (is_pass(span.name)) sums.busy += span.ms;
   });
   if (iterations.empty()) throw DataError("'{}' has no recorded iteration", path.string());
@@ -170,8 +172,8 @@ std::string trace_summary(const std::filesystem::path& path, std::size_t most) {
   }
   const TraceFigures& figures = trace.figures;
   return fmt::format("{}, iterations {} to {}: milliseconds per iteration\n{}",
-                     counted(ranks.size(), "rank"), *iterations.begin(), *iterations.rbegin(),
-                     aligned_table(rows, 1)) +
+                     counted(ranks.size(), "rank"), iterations.begin()->first,
+                     iterations.rbegin()->first, aligned_table(rows, 1)) +
          fmt::format(
              "bubble: {:.1f}% measured, {} simulated with the passes' mean times; clocks "
              "of ranks within {:.3f} ms\n",
