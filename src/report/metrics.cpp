@@ -24,6 +24,10 @@ std::string dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
+OrderedJson to_json(const RunLength& length) {
+  return {{"iterations", length.iterations}, {"samples", length.samples}};
+}
+
 }  // namespace
 
 // The smaller of the two in this order keeps a NaN.
@@ -38,7 +42,7 @@ std::string json_line(const StartEvent& event, double time) {
   json["deck"] = event.deck;
   json["overrides"] = event.overrides;
   json["device"] = event.device;
-  json["length"] = {{"iterations", event.length.iterations}, {"samples", event.length.samples}};
+  json["length"] = to_json(event.length);
   json["layout"] = {{"tensor", event.layout.tensor},
                     {"pipeline", event.layout.pipeline},
                     {"data", event.layout.data},
@@ -102,6 +106,7 @@ std::string json_line(const RewindEvent& event, double time) {
   json["lost_seconds"] = event.lost_seconds;
   json["path"] = event.path;
   json["reason"] = event.reason;
+  json["length"] = to_json(event.length);
   return dump(json);
 }
 

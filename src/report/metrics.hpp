@@ -110,6 +110,7 @@ struct RewindEvent {
   double lost_seconds = 0;     ///< of the iterations in between; set by the Reporter
   std::string path;            ///< of the checkpoint
   std::string reason;
+  RunLength length = {};  ///< of the run now: another where batch.global has changed since
 };
 
 /// The loss over part of a split.

@@ -331,6 +331,7 @@ void Reporter::on(RewindEvent event) {
   });
   if (tensorboard_ && over_iterations_alone_)
     keep_going([&] { tensorboard_->begin_at(event.iteration + 1, unix_time()); });
+  run_ = event.length;
   emit(event, rewind_line(event));
 }
 

@@ -178,6 +178,7 @@ bool Trainer::rewind(const std::string& spike) {
   auto data = open(data::Split::train);
   std::swap(train_data_, data);
   if (end_.iteration != end) open_evaluations();  // of which each takes other samples then
+  event.length = {.iterations = end_.iteration, .samples = end_.samples};
   RunState rewound = state_;
   rewound.abandoned = event.from;
   checkpoints_.save_rewound(rewound);

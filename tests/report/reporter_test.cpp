@@ -94,7 +94,11 @@ TEST_F(ReporterTest, ARewindCutsTheMetricsAndCountsWhatIsLost) {
     reporter.on(RewindEvent{
         .iteration = 4, .from = 13, .samples = 36, .path = "c", .reason = "loss 9 is far"});
     reporter.on(TrainEvent{.iteration = 8, .loss = 2.25, .ms = 500});
-    reporter.on(RewindEvent{.iteration = 4, .from = 9, .samples = 20, .path = "c"});
+    reporter.on(RewindEvent{.iteration = 4,
+                            .from = 9,
+                            .samples = 20,
+                            .path = "c",
+                            .length = {.iterations = 25, .samples = 200}});
     reporter.on(TrainEvent{.iteration = 8, .loss = 2.0, .ms = 500});
   }
   EXPECT_EQ(kinds(), "start:0 train:4 rewind:4 rewind:4 train:8");
@@ -112,6 +116,9 @@ TEST_F(ReporterTest, ARewindCutsTheMetricsAndCountsWhatIsLost) {
                 .find(" iteration 13: loss 9 is far: resuming from 'c' of iteration 4, without the "
                       "data of 36 samples"),
             std::string::npos);
+  EXPECT_NE(read_file(folder_.path() / "console.log").find(" iteration        8/      25 |"),
+            std::string::npos)
+      << "the run's new end";
 }
 
 TEST_F(ReporterTest, EveryEventReachesEveryView) {

@@ -61,9 +61,13 @@ const Json& section(const Json& object, const char* key) {
   return found != object.end() && found->is_object() ? *found : kEmpty;
 }
 
+RunLength length_of(const Json& line) {
+  const Json& length = section(line, "length");
+  return {whole(length, "iterations"), whole(length, "samples")};
+}
+
 StartEvent start_of(const Json& line) {
   const Json& layout = section(line, "layout");
-  const Json& length = section(line, "length");
   const auto axis = [&](const char* name) {
     constexpr std::int64_t kMaxRanks = 1 << 20;
     return static_cast<int>(
@@ -76,7 +80,7 @@ StartEvent start_of(const Json& line) {
           .deck = text(line, "deck"),
           .overrides = list<std::string>(line, "overrides"),
           .device = text(line, "device"),
-          .length = {whole(length, "iterations"), whole(length, "samples")},
+          .length = length_of(line),
           .layout = {axis("tensor"), axis("pipeline"), axis("data")},
           .hosts = list<std::string>(line, "hosts"),
           .rank_hosts = list<int>(line, "rank_hosts"),
@@ -198,6 +202,8 @@ bool RunState::take(std::string_view line) {
     warning = WarningEvent{whole(json, "iteration"), text(json, "message")};
   else if (kind == "stop")
     stop = stop_of(json);
+  else if (kind == "rewind" && json.contains("length"))
+    start.length = length_of(json);
   else if (kind != "eval" && kind != "skip" && kind != "rewind" && kind != "task")
     ++unknown_kinds[kind];
   last_time = get<double>(json, "time").value_or(last_time);

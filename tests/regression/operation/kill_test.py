@@ -129,6 +129,9 @@ class Rewind(RunTest):
         self.assertEqual(train[-1]["consumed_samples"], 200)
         self.assertEqual(len(self.losses("run")), checkpoint + (200 - 16 * checkpoint) // 8)
         self.assertEqual(len(self.events("run", "eval")), len(train))
+        totals = re.findall(r"(?m)^ iteration +\d+/ +(\d+) \|", (self.folder / "run" / "console.log").read_text())
+        self.assertEqual(totals[:5] + totals[-1:], ["12"] * 5 + [str(len(train))])  # 200 / 16
+        self.assertEqual(totals[5], "20", "80 samples in 5 iterations, 120 in 15")
 
     def test_without_data_to_skip_the_update_is_skipped(self):
         """Two datasets without weights, of which the run takes all samples but a few."""

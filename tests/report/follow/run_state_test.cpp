@@ -36,6 +36,16 @@ TEST(RunStateTest, KnowsNothingOfNoLines) {
   EXPECT_FALSE(run.seconds_left());
 }
 
+TEST(RunStateTest, ARewindMayChangeTheEndOfTheRun) {
+  RunState run;
+  run.take(json_line(start_at(), 1000));
+  run.take(json_line(RewindEvent{.iteration = 4, .from = 9, .length = {120, 960}}, 1006));
+  EXPECT_EQ(run.start.length.iterations, 120);
+  EXPECT_EQ(run.start.length.samples, 960);
+  run.take(R"({"kind":"rewind","iteration":3})");  // of an earlier version
+  EXPECT_EQ(run.start.length.samples, 960);
+}
+
 TEST(RunStateTest, FollowsARun) {
   RunState run;
   EXPECT_FALSE(run.take(json_line(start_at(), 1000)));
