@@ -167,6 +167,7 @@ class Scorer {
          bool quiet)
       : devices_(train::make_devices(prepared.deck, std::move(world))),
         config_(plan::stage_config(prepared.deck, prepared.vocabulary)),
+        tokenizer_(prepared.vocabulary.tokenizer),
         quiet_(quiet) {
     devices_.backend->reserve_workspace(model::kernel_workspace_bytes(config_));
     parameters_.emplace(*devices_.backend, model::declare_parameters(config_.spec), groups().layout,
@@ -177,11 +178,16 @@ class Scorer {
   }
 
   comm::Groups& groups() { return devices_.groups; }
-  /// Loads the weights of `path`; returns its iteration. Collective.
+  /// Loads the weights of `path`, and warns where they were trained with another tokenizer; returns
+  /// its iteration. Collective.
   std::int64_t load(const std::string& path) {
     path_ = path;
-    return load_weights(path, groups(), *devices_.backend, *parameters_)
-        .get<std::int64_t>("iteration");
+    const auto header = load_weights(path, groups(), *devices_.backend, *parameters_);
+    const std::string problem =
+        tokenizer_ ? train::tokenizer_problem(header, *tokenizer_) : std::string();
+    if (!problem.empty() && groups().world->rank() == 0)
+      std::fputs(fmt::format("{}: warning: {}\n", kProgram, problem).c_str(), stderr);
+    return header.get<std::int64_t>("iteration");
   }
   /// Scores `task` and returns its numbers. `what` is scored, for messages. Collective.
   Json score(const evaluate::Task& task, const std::string& what) {
@@ -227,6 +233,7 @@ class Scorer {
 
   train::Devices devices_;
   model::StageConfig config_;
+  std::optional<tokenizer::TokenizerIdentity> tokenizer_;  ///< the deck's
   bool quiet_;
   std::string path_;
   std::optional<model::ParameterStore> parameters_;

@@ -152,6 +152,10 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
     throw DataError("the {} tokenizer has {} ids, but the model of '{}' has a vocabulary of {}",
                     model.tokenizer->name(), model.tokenizer->vocab_size(), found.path.string(),
                     checkpoint.vocab());
+  const std::string problem =
+      train::tokenizer_problem(checkpoint.header(), model.tokenizer->identity());
+  if (!problem.empty() && (!world || world->rank() == 0))
+    std::fputs(fmt::format("{}: warning: {}\n", program, problem).c_str(), stderr);
 
   const bool gpu = where != "host" && !device::visible_gpus().empty();
   if (where == "cuda" && !gpu)

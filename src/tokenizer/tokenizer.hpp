@@ -27,7 +27,7 @@ struct TokenizerIdentity {
   }
 };
 
-/// "gpt2 of 50257 ids (hash 0f3a...)", for messages.
+/// "gpt2 of 50257 ids (hash 0f3a...)", for messages and checkpoints.
 std::string to_text(const TokenizerIdentity& identity);
 
 /// The ids of BERT's special tokens.

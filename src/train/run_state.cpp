@@ -90,6 +90,7 @@ checkpoint::Attributes RunState::attributes() const {
                                        {"passed_through", passed_through}};
   if (!train_documents.empty()) attributes["train_documents"] = train_documents;
   if (!train_tokens.empty()) attributes["train_tokens"] = train_tokens;
+  if (!tokenizer.empty()) attributes["tokenizer"] = tokenizer;
   if (abandoned > 0) attributes["abandoned"] = abandoned;
   if (spikes != SpikeHistory()) attributes["spikes"] = spikes.text();
   return attributes;
@@ -134,7 +135,8 @@ RunState RunState::from(const checkpoint::Header& header) {
                         : SpikeHistory(),
           .abandoned = number_or_zero("abandoned"),
           .train_documents = text_or_empty("train_documents"),
-          .train_tokens = text_or_empty("train_tokens")};
+          .train_tokens = text_or_empty("train_tokens"),
+          .tokenizer = text_or_empty("tokenizer")};
 }
 
 deck::Progress before_last_iteration(const deck::Batch& batch, const deck::Progress& now) {

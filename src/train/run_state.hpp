@@ -69,6 +69,7 @@ struct RunState {
   /// Of identify_training_data() of the run; "" where that is not known.
   std::string train_documents = {};
   std::string train_tokens = {};
+  std::string tokenizer = {};
 
   deck::Progress progress() const { return {iteration, consumed_samples}; }
   /// Whether no run has trained yet: the state of an imported model.

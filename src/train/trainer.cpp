@@ -24,6 +24,7 @@ RunState starting_state(const TrainerOptions& options) {
     state = RunState::from(checkpoint::read_header(*path));
   state.train_documents = options.training_data.documents;
   state.train_tokens = options.training_data.tokens;
+  state.tokenizer = options.training_data.tokenizer;
   return state;
 }
 
@@ -152,6 +153,7 @@ bool Trainer::rewind(const std::string& spike) {
   state.spikes.skipped = state_.spikes.skipped;
   state.train_documents = state_.train_documents;
   state.train_tokens = state_.train_tokens;
+  state.tokenizer = state_.tokenizer;
   const deck::Progress here = state.progress();
   const std::int64_t samples =
       std::max(batches_.advance(here, rule.skip.value_or(0)).samples - here.samples,

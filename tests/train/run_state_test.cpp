@@ -25,7 +25,8 @@ TEST(RunState, ComesBackFromACheckpoint) {
                        .spikes = {.losses = {3.5}, .norms = {0.25}, .skipped = 1},
                        .abandoned = 20,
                        .train_documents = "00c0ffee00c0ffee",
-                       .train_tokens = "sample 00c0ffee00c0ffee"};
+                       .train_tokens = "sample 00c0ffee00c0ffee",
+                       .tokenizer = "bytes of 257 ids"};
   checkpoint::Header header;
   header.attributes = state.attributes();
   const RunState back = RunState::from(header);
@@ -43,6 +44,7 @@ TEST(RunState, ComesBackFromACheckpoint) {
   EXPECT_EQ(back.abandoned, 20);
   EXPECT_EQ(back.train_documents, "00c0ffee00c0ffee");
   EXPECT_EQ(back.train_tokens, "sample 00c0ffee00c0ffee");
+  EXPECT_EQ(back.tokenizer, "bytes of 257 ids");
   EXPECT_EQ(back.progress(), (deck::Progress{12, 96}));
   EXPECT_EQ(back.next_sample(), 120);
 }

@@ -261,6 +261,7 @@ TrainingData identify_training_data(const deck::Deck& deck, const plan::Vocabula
   TrainingData found{.documents = data::identify_documents(training.summary),
                      .tokens = hashes(data::TokenScan::sample),
                      .files = {}};
+  if (vocabulary.tokenizer) found.tokenizer = tokenizer::to_text(*vocabulary.tokenizer);
   if (scan == data::TokenScan::all && !found.tokens.empty())
     found.tokens += "; " + hashes(data::TokenScan::all);
   for (const auto& prefix : indexed_datasets(deck, data::Split::train, vocabulary))

@@ -94,6 +94,9 @@ std::optional<checkpoint::Latest> find_checkpoint(const deck::Deck& deck,
 void compare_training_data(const RunState& before, const TrainingData& now,
                            const fs::path& checkpoint, const std::vector<deck::Change>& changes,
                            RestartPoint& point) {
+  if (!before.tokenizer.empty() && !now.tokenizer.empty() && before.tokenizer != now.tokenizer)
+    point.notes.push_back(fmt::format("changed: the tokenizer: {} in the checkpoint, {} now",
+                                      before.tokenizer, now.tokenizer));
   // A checkpoint without training, such as an imported model, has seen no documents.
   const bool known = before.consumed_samples > 0 && !before.train_documents.empty();
   if (!known || now.documents.empty()) return;
@@ -283,6 +286,15 @@ void require_same_model(const deck::Deck& deck, const fs::path& checkpoint) {
     return !change.key.starts_with("model.") || change.key == "model.sequence";
   });
   deck::refuse_immutable_changes(changes);
+}
+
+std::string tokenizer_problem(const checkpoint::Header& header,
+                              const tokenizer::TokenizerIdentity& now) {
+  if (!header.attributes.contains("tokenizer")) return "";
+  const auto& before = header.get<std::string>("tokenizer");
+  if (before == tokenizer::to_text(now)) return "";
+  return fmt::format("'{}' was trained with the tokenizer {}, but this one is {}: ids may differ",
+                     header.path.string(), before, tokenizer::to_text(now));
 }
 
 RestartPoint check_restart(deck::Deck deck, const std::string& restart) {

@@ -77,6 +77,7 @@ struct TrainingData {
   /// ..." where all tokens were read; "": not known.
   std::string tokens;
   std::vector<std::string> files;  ///< the .bin files that the hashes are of
+  std::string tokenizer = {};      ///< to_text() of the deck's; "": it names none
 };
 
 /// That of the documents that the run trains on, for the checkpoints; `scan` says how many of their
@@ -138,6 +139,11 @@ void supersede_newer(const deck::Deck& deck, RestartPoint& point);
 /// than `deck` describes, such as one with other heads: tensors of the right shape do not show
 /// that. Sequences of another length are another question to the same model.
 void require_same_model(const deck::Deck& deck, const std::filesystem::path& checkpoint);
+
+/// Why the tokenizer `now` may give other ids than the one that the checkpoint `header` was trained
+/// with: names both; "" where they are the same, or the checkpoint does not know its own.
+std::string tokenizer_problem(const checkpoint::Header& header,
+                              const tokenizer::TokenizerIdentity& now);
 
 /// What find_restart() decides, without the training data: writes and moves nothing. A checkpoint
 /// of Megatron-LM or DeepSpeed, which the run converts first, is not looked into.

@@ -114,6 +114,40 @@ class Generate(GenerateTest):
         self.assertEqual(scored.code, FINISHED, scored)
         self.assertGreater(json.loads(scored.out)["tokens"], 10)
 
+    def test_another_tokenizer_of_the_same_size_is_named(self):
+        """A file that is exchanged makes a warning; one that is moved or written in another way does not."""
+        words, special = ["the", "a", "licence", "of", "work"], ["<unk>", "<|endoftext|>"]
+        vocab, prefix, corpus = (self.folder / name for name in ("vocab.json", "words", "corpus.txt"))
+        vocab.write_text(json.dumps({word: i for i, word in enumerate([*words, *special])}))
+        corpus.write_text(40 * (" ".join(words) + "\n"))
+        made = run("trireme-preprocess", "--input", corpus, "--output", prefix, "--tokenizer", "whitespace",
+                   "--vocab", vocab)
+        self.assertEqual(made.code, FINISHED, made)
+        folder = self.folder / "run"
+        deck = [HERE / "tiny.yaml", f"data.train={prefix}_text_document", "data.tokenizer.type=whitespace",
+                f"data.tokenizer.vocab={vocab}", f"run.device={DEVICE}", f"run.output={folder}"]
+        self.assertEqual(run("trireme-pretrain", *deck, "train.iterations=1").code, FINISHED)
+
+        def warnings(file):
+            replaced = f"data.tokenizer.vocab={file}"
+            found = [self.generate("--prompt", "the", "--tokens", 2, "--vocab", file, folder=folder),
+                     run("trireme-evaluate", *deck, replaced, "--input", corpus, "--iterations", 1),
+                     run("trireme-pretrain", *deck, replaced, "train.iterations=2", "checkpoint.at_end=false")]
+            for result in found:
+                self.assertEqual(result.code, FINISHED, result)
+            said = [result.err.count("was trained with the tokenizer whitespace of 7 ids") for result in found[:2]]
+            return said + [found[2].out.count("restart    changed: the tokenizer: whitespace of 7 ids")]
+
+        moved = self.folder / "moved.json"
+        moved.write_text(json.dumps(json.loads(vocab.read_text()), indent=2))
+        self.assertEqual(warnings(moved), [0, 0, 0])
+        exchanged = self.folder / "exchanged.json"
+        exchanged.write_text(json.dumps({word: i for i, word in enumerate([*reversed(words), *special])}))
+        refused = run("trireme-pretrain", *deck, f"data.tokenizer.vocab={exchanged}")
+        self.assertIn("was made with the tokenizer", refused.err)
+        prefix.with_name("words_text_document.json").unlink()  # which knows the tokenizer, too
+        self.assertEqual(warnings(exchanged), [1, 1, 1])
+
     def test_beams_on_tensor_ranks(self):
         words = ["--prompt", "the ", "--tokens", 5, "--beams", 3, "--samples", 3]
         alone, ranks = self.lines(*words), self.lines(*words, ranks=2)
