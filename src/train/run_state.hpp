@@ -192,7 +192,7 @@ constexpr const char* describe(StopReason reason) {
     case StopReason::unreadable_data:
       return "a dataset has changed or cannot be read";
     case StopReason::bad_data:
-      return "the training data is bad";
+      return "a dataset holds bad data";
   }
   return "?";
 }

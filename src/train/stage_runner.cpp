@@ -61,6 +61,14 @@ LossSum StageRunner::evaluate(const data::Dataset& dataset, const data::Sampler&
   return run(dataset, sampler, consumed, schedule, /*training=*/false);
 }
 
+void StageRunner::check(const data::Dataset& dataset, const data::Sampler& sampler,
+                        std::int64_t consumed) {
+  if (!reads_tokens()) return;
+  const comm::WatchedWork reading = groups_.world->work("reading data");
+  for (std::int64_t k = 0; k < sampler.micro_batches(); ++k)
+    data::read_micro_batch(dataset, sampler, consumed, k, batch_);
+}
+
 LossSum StageRunner::evaluate_all(const data::Dataset& dataset,
                                   const std::function<void(std::int64_t)>& progress) {
   // Eight micro-batches a pass keep every stage of a pipeline busy.
@@ -320,6 +328,19 @@ void Evaluations::add(data::Split split, std::unique_ptr<const data::Dataset> da
 std::int64_t Evaluations::count(const RunState& state) const {
   const auto& every = deck_.evaluate.every;
   return every ? batches_.times_reached(*every, state.progress()) : 0;
+}
+
+void Evaluations::check_next(const RunState& state) {
+  const auto& every = deck_.evaluate.every;
+  const deck::Progress now = state.progress(), next = batches_.advance(now, 1);
+  if (!valid_ || !every || !deck::reaches(*every, now, next)) return;
+  const Stopwatch watch;
+  valid_->require_unchanged();
+  const std::int64_t earlier = batches_.times_reached(*every, next) - 1;
+  for (std::int64_t i = 0; i < deck_.evaluate.iterations; ++i)
+    runner_.check(*valid_, sampler_,
+                  (earlier * deck_.evaluate.iterations + i) * deck_.batch.global);
+  log_.exclude(watch.seconds());
 }
 
 void Evaluations::run_due(const RunState& state, const deck::Progress& before) {

@@ -85,6 +85,10 @@ class StageRunner final : public pipeline::StageWork {
   LossSum evaluate(const data::Dataset& dataset, const data::Sampler& sampler,
                    std::int64_t consumed);
 
+  /// Reads what evaluate() would: throws as data::read_micro_batch(), on the ranks that read
+  /// tokens.
+  void check(const data::Dataset& dataset, const data::Sampler& sampler, std::int64_t consumed);
+
   /// Calls `observer` for the tokens of each micro-batch that evaluate() runs, in one or more
   /// parts, on the ranks of the last stage: with the batch and the number of its first sample.
   /// Empty: none.
@@ -203,10 +207,10 @@ class Evaluations {
   void add(data::Split split, std::unique_ptr<const data::Dataset> dataset);
 
   const TaskEvaluations& tasks() const { return tasks_; }
-  /// Checks the files of the validation split as Dataset::require_unchanged().
-  void require_unchanged() const {
-    if (valid_) valid_->require_unchanged();
-  }
+  /// Where an evaluation of the validation split is due after the iteration that follows on
+  /// `state`, which must be one of the run: throws what is wrong with its data, as
+  /// StageRunner::check() and Dataset::require_unchanged().
+  void check_next(const RunState& state);
 
   /// Calls `visit` after each batch that is evaluated, on all ranks.
   void after_each_batch(std::function<void()> visit) { after_batch_ = std::move(visit); }

@@ -277,10 +277,7 @@ ExitCode Trainer::finish_prefetch() {
     prefetcher_.finish();
     // Before the iteration after which they are evaluated the run can still save and stop; an error
     // in the evaluation ends it without a checkpoint.
-    const auto& every = deck_.evaluate.every;
-    const deck::Progress now = state_.progress();
-    if (every && deck::reaches(*every, now, batches_.advance(now, 1)))
-      evaluations_.require_unchanged();
+    if (state_.iteration < end_.iteration) evaluations_.check_next(state_);
   } catch (const IoError& error) {
     data_error_ = error.what();
     return error.code();

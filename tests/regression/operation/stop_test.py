@@ -8,8 +8,9 @@ import signal
 import time
 import unittest
 import unittest.mock
+from pathlib import Path
 
-from runs import DECK, FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line, dataset
+from runs import DATA, DECK, FINISHED, IO, STOPPED_EARLY, Result, RunTest, Started, command_line, dataset
 
 ENDLESS = "train.iterations=1000000"
 
@@ -94,6 +95,20 @@ class Stops(RunTest):
         iteration = self.check_stop("run", result, IO, "a dataset has changed or cannot be read")
         self.assertEqual(iteration % 100, 99)
         self.assertEqual(result.err.count("valid.bin' has 100 bytes; it had"), 1, result)
+
+    def test_a_bad_token_in_the_validation_data_loses_no_iteration(self):
+        """Of a file that is damaged; its record has the largest id that there was."""
+        valid = self.folder / "valid"
+        for ending in (".bin", ".idx", ".json"):
+            shutil.copy(f"{dataset()}{ending}", f"{valid}{ending}")
+        ids = bytearray(Path(f"{valid}.bin").read_bytes())
+        ids[2 * 5000:2 * 5000 + 2] = (999).to_bytes(2, "little")
+        Path(f"{valid}.bin").write_bytes(ids)
+        result = self.pretrain("run", ENDLESS, f"data.valid={valid}", "data.split=1,0,0", "evaluate.every=5",
+                               "evaluate.iterations=1", "parallel.tensor=2", ranks=2, code=DATA)
+        iteration = self.check_stop("run", result, DATA, "a dataset holds bad data")
+        self.assertEqual(iteration % 5, 4)
+        self.assertEqual(result.err.count("token id 999 in document "), 1, result)
 
     def test_sigterm_twice_in_a_row(self):
         seconds = 1.0
