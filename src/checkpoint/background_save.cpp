@@ -68,9 +68,12 @@ void BackgroundSave::start_local(const std::filesystem::path& folder, const Shar
   unfinished_ = unfinished_name(path_);
   shard_ = header;
   partners_ = partners;
+  // Of an abandoned run: a kill now would leave some of its shards next to new ones.
+  remove_shards(path_.parent_path(),
+                [&](std::int64_t iteration) { return iteration == header.iteration; });
   if (!partners.empty() && !thread_ranks_) {
     thread_ranks_ = ranks_.split(0, ranks_.rank(), "copies of local checkpoints");
-    copied_ = newest_copied(path_.parent_path(), ranks_, partners);
+    copied_ = newest_copied(path_.parent_path(), header.iteration, ranks_, partners);
   }
   start_copies(tensors, /*replicas=*/true);
 }
@@ -204,7 +207,7 @@ void BackgroundSave::remove_newer_shards(const std::filesystem::path& folder,
   ranks_.barrier();
   remove_shards(folder, [&](std::int64_t each) { return each > iteration; });
   ranks_.barrier();
-  if (thread_ranks_) copied_ = newest_copied(folder, ranks_, partners_);
+  if (thread_ranks_) copied_ = newest_copied(folder, iteration, ranks_, partners_);
 }
 
 void BackgroundSave::remove_older_shards() {

@@ -176,16 +176,18 @@ void RunCheckpoints::preflight_local() {
        checkpoint::checkpoint_tensors(parameters_, optimizer_))
     for (const checkpoint::Piece& piece : tensor.pieces)
       bytes += count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(tensor.dtype));
+  if (!partners_.empty()) bytes *= 2;
+  const int on_node = comm::node_local_size(*groups_.world);
   std::filesystem::path part;
   std::error_code ignored;
   const auto reserve = [&] {
+    // Also of another layout: they are deleted when the first save is complete.
     std::int64_t there = 0;
     for (const auto& [name, path] : checkpoint::list_shards(*folder))
-      there += name.rank == rank && !name.copy;
-    const std::int64_t copies = partners_.empty() ? 1 : 2;
+      there += static_cast<std::int64_t>(std::filesystem::file_size(path, ignored));
     try {
       part = checkpoint::create_part(checkpoint::shard_path(*folder, 0, rank));
-      checkpoint::reserve_space(part, std::max<std::int64_t>(kShards - there, 1) * copies * bytes);
+      checkpoint::reserve_space(part, std::max(kShards * bytes - there / on_node, bytes));
     } catch (const IoError& error) {
       throw IoError("checkpoint.local: {} ({})", error.what(), process_identity());
     }
@@ -238,6 +240,7 @@ void RunCheckpoints::note_saved(const InFlight& saved, bool background) {
     last_iteration_ = saved.iteration;
     deletion_due_ = true;
   }
+  unused_local_due_ = true;
   if (!reporter_) return;
   std::error_code gone;  // a user may have moved it away by now
   const std::uintmax_t bytes = std::filesystem::file_size(saved.path, gone);
@@ -381,6 +384,12 @@ void RunCheckpoints::save_rewound(const RunState& state) {
     checkpoint::supersede_newer(*last_, state.iteration, deletes);
     return std::string();
   });
+}
+
+void RunCheckpoints::delete_unused_local(std::int64_t now) {
+  if (!std::exchange(unused_local_due_, false)) return;
+  if (const auto folder = local_folder(deck_))
+    checkpoint::remove_shards(*folder, [&](std::int64_t iteration) { return iteration > now; });
 }
 
 void RunCheckpoints::finish_copies() {

@@ -95,6 +95,10 @@ class RunCheckpoints {
   /// Deletes the checkpoints that checkpoint.keep does not keep, once after each save. Call it when
   /// the last one has proved to be good.
   void delete_old();
+  /// After each save, once the run has trained further, up to iteration `now`: deletes newer local
+  /// checkpoints, which the start could not use. Not at a stop: people stop a run whose
+  /// layout is a mistake.
+  void delete_unused_local(std::int64_t now);
 
   /// The newest checkpoint that was written or loaded, and its iteration; a fresh model is never
   /// saved.
@@ -112,6 +116,7 @@ class RunCheckpoints {
   std::optional<std::filesystem::path> last_;
   std::int64_t last_iteration_ = 0;
   bool deletion_due_ = false;
+  bool unused_local_due_ = false;
 
   /// The checkpoint in flight.
   struct InFlight {

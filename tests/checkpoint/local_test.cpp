@@ -260,6 +260,16 @@ TEST_F(LocalCheckpoint, FailedCopiesKeepTheNewestOneWithCopies) {
   EXPECT_EQ(iterations(), (std::set<std::int64_t>{5, 6}));
 }
 
+TEST_F(LocalCheckpoint, ShardsOfAnAbandonedRunAreNotMixedWithNewOnes) {
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  for (const std::int64_t iteration : {7, 9}) save(iteration);
+  start(background, 7, {});
+  EXPECT_EQ(iterations(), (std::set<std::int64_t>{9})) << "no rank has written its new one yet";
+  background.wait();
+  EXPECT_EQ(iterations(), (std::set<std::int64_t>{7, 9}));
+}
+
 TEST_F(LocalCheckpoint, ARewindKeepsTheNewestOneWithCopies) {
   if (size_ == 1) GTEST_SKIP() << "needs a second node";
   const auto backend = device::make_host_backend(1);

@@ -139,10 +139,11 @@ void exchange_copies(const std::filesystem::path& folder, std::int64_t iteration
            shard_path(folder, iteration, from, /*copy=*/true), progressed);
 }
 
-std::int64_t newest_copied(const std::filesystem::path& folder, comm::MpiCommunicator& ranks,
-                           const std::vector<int>& nodes) {
+std::int64_t newest_copied(const std::filesystem::path& folder, std::int64_t last,
+                           comm::MpiCommunicator& ranks, const std::vector<int>& nodes) {
   std::map<std::int64_t, std::ptrdiff_t> copies;
-  for (const auto& [name, path] : list_shards(folder)) copies[name.iteration] += name.copy;
+  for (const auto& [name, path] : list_shards(folder))
+    if (name.iteration <= last) copies[name.iteration] += name.copy;
   const auto of_node =
       std::count(nodes.begin(), nodes.end(), nodes.at(static_cast<std::size_t>(ranks.rank())));
   std::string seen;

@@ -88,10 +88,10 @@ void exchange_copies(
     const std::filesystem::path& folder, std::int64_t iteration, comm::MpiCommunicator& ranks,
     const std::vector<int>& nodes, const std::function<void()>& progressed = [] {});
 
-/// The newest iteration of which each of the `nodes` has copies of another's shards in `folder`; -1
-/// without. Collective over `ranks`.
-std::int64_t newest_copied(const std::filesystem::path& folder, comm::MpiCommunicator& ranks,
-                           const std::vector<int>& nodes);
+/// The newest iteration up to `last` of which each of the `nodes` has copies of another's shards in
+/// `folder`; -1 without. Collective over `ranks`.
+std::int64_t newest_copied(const std::filesystem::path& folder, std::int64_t last,
+                           comm::MpiCommunicator& ranks, const std::vector<int>& nodes);
 
 /// For each rank of `world` the number of its node. Collective.
 std::vector<int> nodes_of(comm::MpiCommunicator& world);

@@ -249,11 +249,16 @@ void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
   for (const auto& [name, path] : checkpoint::list_shards(*folder))
     last = std::max(last, static_cast<double>(name.iteration));
   last = world.all_reduce(last, comm::Reduce::max);
+  // Those that this start cannot use stay until the run has saved and trains on: its layout may be
+  // a mistake. A start that leaves them out on purpose must not find them again.
+  const bool stay = restart == "latest";
   if (last > newest && world.rank() == 0)
-    point.notes.push_back(fmt::format(
-        "the local checkpoints after iteration {}, up to {}, are deleted", newest, last));
+    point.notes.push_back(
+        fmt::format("the local checkpoints after iteration {}, up to {}, are deleted{}", newest,
+                    last, stay ? " once this run has saved" : ""));
   world.barrier();  // no rank looks for shards any more
   checkpoint::remove_unfinished_shards(*folder);
+  if (stay) return;
   checkpoint::remove_shards(
       *folder, [&](std::int64_t iteration) { return static_cast<double>(iteration) > newest; });
 }

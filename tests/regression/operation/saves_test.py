@@ -79,12 +79,36 @@ class Saves(RunTest):
         self.assertIn("model.layers", refused.err)
         self.assertEqual(sorted(disk.glob("*/*")), shards)
 
-    def test_local_checkpoints_of_another_layout_are_deleted_with_a_note(self):
-        words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.at_end=false"]
-        self.pretrain("run", *words, "train.iterations=3", "parallel.data=2", ranks=2)
-        result = self.pretrain("run", *words, "train.iterations=4", "parallel.tensor=2", ranks=2)
-        self.assertRegex(result.out, r"restart +.*'.*\.shard' belongs to another layout or run\n"
-                         r"restart +the local checkpoints after iteration 0, up to [1-3], are deleted\n")
+    def test_local_checkpoints_of_another_layout_are_deleted_once_a_run_has_saved(self):
+        """Not by a start that has another layout by mistake."""
+        disk = self.folder / "disk"
+        words = ["checkpoint.local.every=10", f"checkpoint.local.path={disk}", "checkpoint.at_end=false"]
+        self.pretrain("run", *words, "train.iterations=30", "parallel.data=2", ranks=2)
+        kept = sorted(path.name for path in disk.glob("*/*"))  # one may have been left out
+        said = (r"restart +.*'.*\.shard' belongs to another layout or run\n"
+                r"restart +the local checkpoints after iteration [03], up to [123]0, are deleted once this run has "
+                r"saved\n")
+        # The stop saves, too.
+        result = self.pretrain("run", *words, "train.iterations=30", "train.exit_interval=3", "parallel.tensor=2",
+                               ranks=2)
+        self.assertRegex(result.out, said)
+        self.assertEqual(self.checkpoints("run"), ["step-00000003.h5"])
+        self.assertEqual(sorted(path.name for path in disk.glob("*/*")), kept)
+        again = self.pretrain("run", *words, "train.iterations=31", "parallel.data=2", ranks=2)
+        self.assertRegex(again.out, "restart +from the local checkpoint in .*, iteration [123]0\n")
+        result = self.pretrain("run", *words, "train.iterations=9", "checkpoint.local.every=1", "parallel.tensor=2",
+                               ranks=2)
+        self.assertRegex(result.out, said)
+        left = {path.name.split(".")[0] for path in disk.glob("*/*")}
+        self.assertTrue(left)
+        self.assertLessEqual(max(left), "step-00000009")
+
+    def test_local_checkpoints_that_a_start_leaves_out_are_deleted(self):
+        words = ["checkpoint.local.every=3", f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.at_end=false"]
+        self.pretrain("run", *words, "train.iterations=3")
+        result = self.pretrain("run", *words, "train.iterations=1", "--restart", "never")
+        self.assertIn("restart    the local checkpoints after iteration 0, up to 3, are deleted\n", result.out)
+        self.assertEqual(list((self.folder / "disk").glob("*/*")), [])
 
     def test_local_checkpoints_outlive_the_run_folder(self):
         words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "train.iterations=2"]
