@@ -153,7 +153,9 @@ LossScaler::LossScaler(const LossScaleParameters& parameters)
 }
 
 void LossScaler::restore(const LossScaleState& state) {
-  if (parameters_.dynamic && state.hysteresis_left > 0) state_ = state;
+  if (!parameters_.dynamic || state.hysteresis_left == 0) return;
+  state_ = state;
+  state_.scale = std::max(state.scale, parameters_.minimum);  // which may have been raised since
 }
 
 void LossScaler::update(bool overflow) {

@@ -145,7 +145,8 @@ class LossScaler {
   /// Whether overflows can still lower the scale.
   bool can_fall() const { return is_dynamic() && scale() > parameters_.minimum; }
 
-  /// Resumes from a checkpoint's state, if both that scale and this one are dynamic.
+  /// Resumes from a checkpoint's state, if both that scale and this one are dynamic; a scale below
+  /// the minimum is set to it.
   void restore(const LossScaleState& state);
 
   /// Called after each iteration: `overflow` says that its gradients were not finite. Throws

@@ -130,6 +130,14 @@ TEST(LossScaler, AWindowMadeShorterEndsAsTheDialectSays) {
   EXPECT_EQ(scales(deepspeed, "00").back(), 128);
 }
 
+TEST(LossScaler, ARaisedMinimumRaisesTheScaleOfACheckpoint) {
+  LossScaler scaler = small_scaler(LossScaleDialect::megatron);
+  scaler.restore({.scale = 8, .good_iterations = 1, .hysteresis_left = 2});
+  EXPECT_EQ(scaler.scale(), 16);
+  EXPECT_FALSE(scaler.can_fall());
+  EXPECT_EQ(scales(scaler, "00").back(), 32) << "the window continues";
+}
+
 TEST(LossScaler, AConstantScaleStays) {
   LossScaler scaler({.initial = 128});
   EXPECT_EQ(scales(scaler, "1111000").back(), 128);
