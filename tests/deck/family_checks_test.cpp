@@ -61,6 +61,8 @@ TEST(DeckChecks, BertModelMustFit) {
   EXPECT_EQ(errors({"model.bert={post_norm: true, deep_init: true}", "recompute.granularity=full"}),
             "");
   EXPECT_EQ(errors({"recompute.granularity=selective"}), "");
+  EXPECT_EQ(errors({"optimizer.rate.head=0.5", "optimizer.decay.head=2"}), "")
+      << "BERT's heads have matrices that are not tied";
   const auto expect_error = [&](const std::vector<std::string>& overrides,
                                 const std::string& text) {
     const std::string found = errors(overrides);

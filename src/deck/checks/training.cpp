@@ -203,7 +203,8 @@ void Checker::optimizer() {
     refuse(optimizer.rate == fixed_defaults().optimizer.rate, "optimizer.rate");
     refuse(optimizer.decay == fixed_defaults().optimizer.decay, "optimizer.decay");
   }
-  if (deck_.model.tie_embeddings) {
+  // BERT's heads have matrices besides the embedding.
+  if (deck_.model.tie_embeddings && deck_.model.family != Family::bert) {
     const Optimizer& usual = fixed_defaults().optimizer;
     const auto refuse_head = [&](bool left_out, std::string_view path) {
       require(

@@ -81,7 +81,8 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("1")
               .at_least(0)
               .warn()
-              .help("Factor of the learning rate of the output projection, unless it is tied."),
+              .help("Factor of the learning rate of the output projection, unless it is tied, and "
+                    "of BERT's heads."),
           key(TRIREME_MEMBER(optimizer.rate.vectors))
               .by_default("1")
               .at_least(0)
@@ -101,7 +102,8 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("1")
               .at_least(0)
               .warn()
-              .help("Factor of the weight decay of the output projection, unless it is tied."),
+              .help("Factor of the weight decay of the output projection, unless it is tied, and "
+                    "of BERT's heads."),
           key(TRIREME_MEMBER(optimizer.decay.vectors))
               .by_default("0")
               .at_least(0)
@@ -130,7 +132,8 @@ void optimizer_keys(std::vector<Key>& rows) {
               .by_default("0")
               .at_least(0)
               .warn()
-              .help("Minimum learning rate after the warm-up; lr-range-test starts here."),
+              .help("Minimum learning rate after the warm-up, not with constant; lr-range-test "
+                    "starts here."),
           key(TRIREME_MEMBER(schedule.warmup))
               .by_default("0 iterations")
               .from(0, kMaxSteps)
