@@ -305,6 +305,13 @@ void judge_split(const Deck& checkpoint, const Deck& run, std::vector<Change>& c
   }
 }
 
+// Of a size and that of a tokenizer only the tensors tell whether they differ.
+void judge_vocabulary(const Deck& checkpoint, const Deck& run, std::vector<Change>& changes) {
+  for (Change& change : changes)
+    if (change.key == "model.vocab" && !(checkpoint.model.vocab && run.model.vocab))
+      change.rule = RestartRule::warn;
+}
+
 }  // namespace
 
 std::vector<Change> compare_for_restart(const Deck& checkpoint, const Deck& run) {
@@ -316,6 +323,7 @@ std::vector<Change> compare_for_restart(const Deck& checkpoint, const Deck& run)
     if (before != after) changes.push_back({key.path, before, after, key.restart, ""});
   }
   judge_split(checkpoint, run, changes);
+  judge_vocabulary(checkpoint, run, changes);
   return changes;
 }
 

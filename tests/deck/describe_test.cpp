@@ -172,7 +172,7 @@ TEST(Restart, ChangesCarryBothValuesAndTheRule) {
       small_deck(), small_deck({"checkpoint.keep=2", "parallel.tensor=2", "model.vocab=100",
                                 "model.layernorm_eps=1e-6"}));
   ASSERT_EQ(changes.size(), 4u);
-  // Unset is the tokenizer's size, which may be the same; loading refuses another size.
+  // Unset is the tokenizer's size, which may be the same.
   EXPECT_EQ(describe(changes[0]), "model.vocab: not set in the checkpoint, 100 now");
   EXPECT_EQ(changes[0].rule, RestartRule::warn);
   EXPECT_EQ(describe(changes[1]), "model.layernorm_eps: 1e-05 in the checkpoint, 1e-06 now");
@@ -223,6 +223,11 @@ std::string judgement_of(const std::string& path, const std::vector<std::string>
   for (const Change& change : compare_for_restart(small_deck(before), small_deck(after)))
     if (change.key == path) return std::string(name_of(change.rule)) + " " + change.reason;
   return "no change";
+}
+
+TEST(Restart, ACheckpointFitsOneVocabularySize) {
+  EXPECT_EQ(judgement_of("model.vocab", {"model.vocab=100"}, {"model.vocab=101"}), "immutable ");
+  EXPECT_EQ(judgement_of("model.vocab", {"model.vocab=100"}, {}), "warn ");
 }
 
 TEST(Restart, DatasetsOfTheirOwnMustNotChangeTheTrainingPart) {

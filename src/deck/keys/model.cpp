@@ -78,7 +78,7 @@ void model_keys(std::vector<Key>& rows) {
               .derived("the tokenizer's", {})
               .from(1, kMaxVocab)
               .unit("tokens")
-              .warn()
+              .immutable()
               .help("Vocabulary size without padding; a checkpoint fits one size only."),
           key(TRIREME_MEMBER(model.dropout.attention))
               .derived("0.1; 0 for llama", derive_dropout(&Dropout::attention))

@@ -144,7 +144,9 @@ void compare_runs(const deck::Deck& deck, const TrainingData& training_data,
                   const checkpoint::Header& header, RestartPoint& point) {
   const RunState before = RunState::from(header);
   point.progress = before.progress();
-  const deck::Deck old_deck = deck_of(header, header.path);
+  deck::Deck old_deck = deck_of(header, header.path);
+  const checkpoint::TensorInfo* words = header.find("model/embedding/word");
+  if (words && deck.model.vocab) old_deck.model.vocab = words->shape[0];  // maybe a tokenizer's
   auto changes = deck::compare_for_restart(old_deck, deck);
   if (before.is_untrained()) judge_for_untrained(deck, changes);
   deck::refuse_immutable_changes(changes);

@@ -119,7 +119,7 @@ class Rules(RunTest):
         metrics = (self.folder / "run" / "metrics.jsonl").read_bytes()
         deck = (self.folder / "run" / "deck.yaml").read_bytes()
         for word, before, after in [("model.layers", 4, 2), ("run.seed", 1234, 77),
-                                    ("data.split", "90,10,0", "80,20,0")]:
+                                    ("model.vocab", 257, 300), ("data.split", "90,10,0", "80,20,0")]:
             with self.subTest(word):
                 result = self.pretrain("run", f"{word}={after}", code=DECK)
                 self.assertIn(f"{word} = {after}, but the checkpoint was written with {before}",
