@@ -27,21 +27,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Notes in `point` that the learning-rate schedule of `deck` has another rate at the position of
-/// `state` than that of the deck `before`: most count samples, so that with another batch.global
-/// the same iterations are another part of them.
-void compare_learning_rates(const deck::Deck& before, const deck::Deck& deck, const RunState& state,
-                            RestartPoint& point) {
-  const auto rate = [&](const deck::Deck& of) {
-    return plan::learning_rate(of).at(plan::counts_samples(of) ? state.applied_samples
-                                                               : state.applied_iterations);
+/// Notes in `point` where the learning rate and the weight decay of `deck` differ at the position
+/// of `state` from those of the deck `before`: most schedules count samples, so that with another
+/// batch.global the same iterations are another part of them, and ramps end with the run.
+void compare_schedules(const deck::Deck& before, const deck::Deck& deck, const RunState& state,
+                       RestartPoint& point) {
+  const auto compare = [&](const char* what, const auto& schedule) {
+    const auto value = [&](const deck::Deck& of) {
+      return schedule(of).at(plan::counts_samples(of) ? state.applied_samples
+                                                      : state.applied_iterations);
+    };
+    const double old_value = value(before), new_value = value(deck);
+    if (old_value == new_value) return;
+    point.notes.push_back(
+        fmt::format("changed: the {} after iteration {}: {:.4g} by the checkpoint's deck, {:.4g} "
+                    "by this one (its schedule counts {})",
+                    what, state.iteration, old_value, new_value,
+                    plan::counts_samples(deck) ? "samples" : "iterations"));
   };
-  const double old_rate = rate(before), new_rate = rate(deck);
-  if (old_rate == new_rate) return;
-  point.notes.push_back(fmt::format(
-      "changed: the learning rate after iteration {}: {:.4g} by the checkpoint's deck, {:.4g} by "
-      "this one (its schedule counts {})",
-      state.iteration, old_rate, new_rate, plan::counts_samples(deck) ? "samples" : "iterations"));
+  compare("learning rate", plan::learning_rate);
+  const auto ramps = [](const deck::Deck& of) {
+    return of.schedule.weight_decay.type != deck::RampType::constant;
+  };
+  if (ramps(before) || ramps(deck)) compare("weight decay", plan::weight_decay);
 }
 
 /// Renames an old run folder, unless a run is using it, to the first free of <folder>.1,
@@ -153,7 +161,7 @@ void compare_runs(const deck::Deck& deck, const TrainingData& training_data,
   for (const deck::Change& change : changes)
     if (change.rule != deck::RestartRule::free)
       point.notes.push_back("changed: " + describe(change));
-  if (!before.is_untrained()) compare_learning_rates(old_deck, deck, before, point);
+  if (!before.is_untrained()) compare_schedules(old_deck, deck, before, point);
   compare_training_data(before, training_data, header.path, changes, point);
 }
 

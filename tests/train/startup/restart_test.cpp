@@ -152,7 +152,7 @@ TEST_F(RestartTest, NotesWhatChangesTheCourseOfTraining) {
             "changed: schedule.weight_decay.type: constant in the checkpoint, linear now");
 }
 
-TEST_F(RestartTest, NotesTheLearningRateThatChangedKeysLeadTo) {
+TEST_F(RestartTest, NotesTheRateAndTheDecayThatChangedKeysLeadTo) {
   save(run_, 50);
   if (!decides()) return;
   const auto last_note = [&](const std::vector<std::string>& changes) {
@@ -169,6 +169,10 @@ TEST_F(RestartTest, NotesTheLearningRateThatChangedKeysLeadTo) {
             "0.0008536 by this one (its schedule counts samples)");
   EXPECT_EQ(last_note({"batch.global=2", "train.iterations=200"}),
             "changed: train.iterations: 100 in the checkpoint, 200 now");
+  // A ramp of the weight decay ends with the run.
+  EXPECT_EQ(last_note({"schedule.weight_decay={end: 0.11, type: linear}"}),
+            "changed: the weight decay after iteration 50: 0.01 by the checkpoint's deck, 0.06 by "
+            "this one (its schedule counts samples)");
 }
 
 TEST_F(RestartTest, RefusesAllImmutableKeysTogether) {
