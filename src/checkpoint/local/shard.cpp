@@ -344,7 +344,7 @@ void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor
                 device::Backend* memory) {
   Input input(path);
   const ShardHeader header = input.header();
-  if (header.layout != shard_layout(tensors)) input.fail("it belongs to another layout");
+  if (header.layout != shard_layout(tensors)) input.fail("it belongs to another layout or model");
   const bool direct = !memory || memory->is_host_memory();
   std::vector<std::byte> staging(direct ? 0 : static_cast<std::size_t>(kCopyBytes));
   for (const LocalTensor& tensor : tensors)

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "checkpoint/file.hpp"
 #include "checkpoint/local/shard.hpp"
@@ -208,17 +209,16 @@ std::optional<fs::path> local_folder(const deck::Deck& deck) {
 namespace {
 
 /// Whether the ranks of a run with the deck `before` hold the same parts of weights and optimizer
-/// state as those of a run with `now`, if the model is the same.
-bool have_same_parts(const deck::Deck& before, deck::Deck now) {
-  const auto has_momentum = [](const deck::Deck& of) {  // SGD without it has no state
-    return of.optimizer.momentum.value_or(0.0) > 0.0;
+/// state as those of a run with `now`, if the model is the same. They are fp32 in every precision.
+bool have_same_parts(const deck::Deck& before, const deck::Deck& now) {
+  const auto parts = [](const deck::Deck& of) {
+    const deck::Parallel& parallel = of.parallel;
+    const bool has_momentum = of.optimizer.momentum.value_or(0.0) > 0.0;  // SGD without: no state
+    return std::tuple(parallel.tensor, parallel.data, parallel.pipeline, parallel.partition,
+                      parallel.interleave, parallel.zero > 0, parallel.bucket, of.optimizer.type,
+                      has_momentum);
   };
-  now.parallel.overlap = before.parallel.overlap;
-  if (before.parallel.zero == 0 && now.parallel.zero == 0)
-    now.parallel.bucket = before.parallel.bucket;
-  now.precision.loss_scale = before.precision.loss_scale;
-  return before.parallel == now.parallel && before.precision == now.precision &&
-         before.optimizer.type == now.optimizer.type && has_momentum(before) == has_momentum(now);
+  return parts(before) == parts(now);
 }
 
 }  // namespace

@@ -79,6 +79,23 @@ class Saves(RunTest):
         self.assertIn("model.layers", refused.err)
         self.assertEqual(sorted(disk.glob("*/*")), shards)
 
+    def test_local_checkpoints_hold_the_same_parts_in_every_precision(self):
+        """They are also the same for each stage of ZeRO but none, and with sequence parallelism."""
+        words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.async=false",
+                 "checkpoint.at_end=false", "parallel.tensor=2", "parallel.data=2"]
+        other = ["precision.compute=bf16", "precision.gemm=fp8", "parallel.zero=3", "parallel.sequence=true"]
+        self.pretrain("run", *words, "train.iterations=1", ranks=4)
+        for iterations, more in [(2, other), (3, ["precision.gradients=same", "precision.compute=fp16"])]:
+            result = self.pretrain("run", *words, *more, f"train.iterations={iterations}", ranks=4)
+            self.assertRegex(result.out, f"restart +from the local checkpoint in .*, iteration {iterations - 1}\n")
+
+    def test_a_bucket_cuts_the_parts_of_local_checkpoints(self):
+        words = ["checkpoint.local.every=1", f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.async=false",
+                 "checkpoint.at_end=false", "parallel.zero=0"]
+        self.pretrain("run", *words, "train.iterations=1")
+        result = self.pretrain("run", *words, "train.iterations=2", "parallel.bucket=1000")
+        self.assertIn("the local checkpoints after iteration 0, up to 1, are deleted once this run has saved\n", result.out)
+
     def test_local_checkpoints_of_another_layout_are_deleted_once_a_run_has_saved(self):
         """Not by a start that has another layout by mistake."""
         disk = self.folder / "disk"
