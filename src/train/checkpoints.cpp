@@ -169,7 +169,7 @@ void RunCheckpoints::load_local(const RunState& state) {
 void RunCheckpoints::preflight_local() {
   const auto folder = local_folder(deck_);
   if (!folder) return;
-  constexpr std::int64_t kShards = 3;  // the two that stay, and the one that is written
+  constexpr double kSets = 3;  // of a node's shards: the two that stay, and the one that is written
   const int rank = groups_.world->rank();
   std::int64_t bytes = 0;
   for (const checkpoint::LocalTensor& tensor :
@@ -177,17 +177,20 @@ void RunCheckpoints::preflight_local() {
     for (const checkpoint::Piece& piece : tensor.pieces)
       bytes += count_elements(piece.slabs) * static_cast<std::int64_t>(size_of(tensor.dtype));
   if (!partners_.empty()) bytes *= 2;
-  const int on_node = comm::node_local_size(*groups_.world);
+  const double of_node =
+      groups_.world->split_by_node()->all_reduce(static_cast<double>(bytes), comm::Reduce::sum);
   std::filesystem::path part;
   std::error_code ignored;
   const auto reserve = [&] {
     // Also of another layout: they are deleted when the first save is complete.
-    std::int64_t there = 0;
+    double there = 0;
     for (const auto& [name, path] : checkpoint::list_shards(*folder))
-      there += static_cast<std::int64_t>(std::filesystem::file_size(path, ignored));
+      there += static_cast<double>(std::filesystem::file_size(path, ignored));
+    // In proportion to what each rank writes: stages differ in size.
+    const double sets = std::clamp(kSets - there / of_node, 1.0, kSets);
     try {
       part = checkpoint::create_part(checkpoint::shard_path(*folder, 0, rank));
-      checkpoint::reserve_space(part, std::max(kShards * bytes - there / on_node, bytes));
+      checkpoint::reserve_space(part, static_cast<std::int64_t>(sets * static_cast<double>(bytes)));
     } catch (const IoError& error) {
       throw IoError("checkpoint.local: {} ({})", error.what(), process_identity());
     }
