@@ -265,6 +265,12 @@ bool PrometheusFile::on(const StartEvent& event, double time) {
   return write(time);
 }
 
+bool PrometheusFile::on(const RewindEvent& event, double time) {
+  set("iterations", static_cast<double>(event.length.iterations));
+  set("iteration", static_cast<double>(event.iteration));
+  return write(time);
+}
+
 bool PrometheusFile::on(const TrainEvent& event, double time) {
   set("iteration", static_cast<double>(event.iteration));
   set("consumed_samples_total", static_cast<double>(event.consumed_samples));

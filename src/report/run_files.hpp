@@ -97,6 +97,7 @@ class PrometheusFile {
   /// Takes the values of an event, and replaces the file. False where it cannot be written.
   bool on(const StartEvent& event, double time);
   bool on(const TrainEvent& event, double time);
+  bool on(const RewindEvent& event, double time);
   bool on(const EvalEvent& event, double time);
   bool on(const TaskEvent& event, double time);
   bool on(const CheckpointEvent& event, double time);

@@ -61,6 +61,7 @@ TEST_F(ReporterTest, PrometheusGetsTheNewestValues) {
     reporter.on(EvalEvent{.split = "valid", .loss = 3});
     reporter.on(
         EvalEvent{.split = "test", .loss = 4, .sentence_loss = 0.5, .sentence_accuracy = 0.75});
+    reporter.on(RewindEvent{.iteration = 10, .from = 20, .length = {.iterations = 25}});
     reporter.on(TrainEvent{.iteration = 20, .loss = std::nan(""), .sentence_loss = 0.625});
     reporter.on(TaskEvent{.task = "piqa", .metrics = {{"accuracy", 0.25}}});
   }
@@ -68,6 +69,7 @@ TEST_F(ReporterTest, PrometheusGetsTheNewestValues) {
   for (const char* line :
        {"# TYPE trireme_loss gauge\ntrireme_loss{run=\"a \\\"run\\\"\"} NaN\n",
         "trireme_ranks{run=\"a \\\"run\\\"\"} 2\n", "\ntrireme_up{", "} 20\n",
+        "trireme_iterations{run=\"a \\\"run\\\"\"} 25\n",
         "trireme_skipped_iterations_total{run=\"a \\\"run\\\"\"} 3\n",
         "trireme_evaluation_loss{run=\"a \\\"run\\\"\",split=\"valid\"} 3\n",
         "trireme_sentence_loss{run=\"a \\\"run\\\"\"} 0.625\n", ",split=\"test\"} 0.5\n",
