@@ -24,7 +24,8 @@ RunState starting_state(const TrainerOptions& options) {
     state = RunState::from(checkpoint::read_header(*path));
   state.train_documents = options.training_data.documents;
   state.train_tokens = options.training_data.tokens;
-  state.tokenizer = options.training_data.tokenizer;
+  // A deck without data.tokenizer trains on ids of the same one.
+  if (!options.training_data.tokenizer.empty()) state.tokenizer = options.training_data.tokenizer;
   return state;
 }
 
