@@ -166,8 +166,11 @@ bool Trainer::rewind(const std::string& spike) {
     warn(fmt::format("train.spike.back: no data is left to skip: {}", lack));
     return false;
   }
-  finish_prefetch();  // of a batch that is not used: what is wrong with it does not matter
-  data_error_.clear();
+  try {
+    prefetcher_.finish();
+  } catch (const Error&) {
+    // Of a batch that is not used: what is wrong with it does not matter.
+  }
   report_timeline(/*ends=*/true);
   report::RewindEvent event{.iteration = state.iteration,
                             .from = state_.iteration,
