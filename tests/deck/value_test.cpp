@@ -87,6 +87,7 @@ TEST(TimeOption, IsWrittenAsInADeckOrInSlurm) {
   EXPECT_EQ(read_time_option("--time", "90min"), 5400);
   EXPECT_EQ(read_time_option("--time", "20s"), 20);
   EXPECT_EQ(read_time_option("--time", "1.5 hours"), 5400);
+  EXPECT_EQ(read_time_option("--time", ".5h"), 1800);
   EXPECT_EQ(read_time_option("--time", "1:30:00"), 5400);
   EXPECT_EQ(read_time_option("--time", "1h30m"), 5400);
   EXPECT_EQ(read_time_option("--time", "1h 30 min"), 5400);

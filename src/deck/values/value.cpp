@@ -96,7 +96,7 @@ std::optional<double> parse_times(std::string_view text) {
   double seconds = 0;
   while (!text.empty()) {
     const std::string_view digits = leading_number(text);
-    if (!is_decimal(digits) || !std::isdigit(static_cast<unsigned char>(digits.front())))
+    if (!is_decimal(digits) || digits.starts_with('-') || digits.starts_with('+'))
       return std::nullopt;
     text = trimmed(text.substr(digits.size()));
     const std::size_t letters =
