@@ -108,7 +108,7 @@ train::StopReason with_fault_hook(report::Reporter* reporter, const Work& work) 
 }
 
 /// Checks data and tasks, locks the run folder and finds where the run starts, before anything is
-/// written: `start` without its reporter, and options.training_data. On rank 0.
+/// written. Fills in options.training_data and `start`, but not its reporter. On rank 0.
 void find_start(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                 const po::variables_map& values, Start& start, train::TrainerOptions& options) {
   const auto scan = values.count("verify-data") ? data::TokenScan::all : data::TokenScan::sample;

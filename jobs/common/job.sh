@@ -204,7 +204,7 @@ run_with_srun() {
 }
 
 # run_with_enroot [SRUN OPTIONS]: trains in the container CONTAINER, which every node creates from IMAGE
-# unless it has it; RELOAD_CONTAINER=true creates it again. Without pyxis.
+# unless it has it; RELOAD_CONTAINER=true recreates it. Without pyxis.
 run_with_enroot() {
   local image=$IMAGE mount enroot
   if [ -z "$image" ]; then refuse "there is no image: set IMAGE at the top of the job"; fi

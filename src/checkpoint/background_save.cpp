@@ -68,7 +68,8 @@ void BackgroundSave::start_local(const std::filesystem::path& folder, const Shar
   unfinished_ = unfinished_name(path_);
   shard_ = header;
   partners_ = partners;
-  // Of an abandoned run: a kill now would leave some of its shards next to new ones.
+  // Shards of this iteration may be an abandoned run's: a kill during this save would leave some of
+  // both.
   remove_shards(path_.parent_path(),
                 [&](std::int64_t iteration) { return iteration == header.iteration; });
   if (!partners.empty() && !thread_ranks_) {

@@ -305,7 +305,7 @@ void judge_split(const Deck& checkpoint, const Deck& run, std::vector<Change>& c
   }
 }
 
-// Of a size and that of a tokenizer only the tensors tell whether they differ.
+/// A size that one deck gives and one that a tokenizer gave can only be compared by the tensors.
 void judge_vocabulary(const Deck& checkpoint, const Deck& run, std::vector<Change>& changes) {
   for (Change& change : changes)
     if (change.key == "model.vocab" && !(checkpoint.model.vocab && run.model.vocab))

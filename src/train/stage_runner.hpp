@@ -207,9 +207,9 @@ class Evaluations {
   void add(data::Split split, std::unique_ptr<const data::Dataset> dataset);
 
   const TaskEvaluations& tasks() const { return tasks_; }
-  /// Where an evaluation of the validation split is due after the iteration that follows on
-  /// `state`, which must be one of the run: throws what is wrong with its data, as
-  /// StageRunner::check() and Dataset::require_unchanged().
+  /// Reads the data of the evaluation of the validation split, if one is due after the iteration
+  /// that follows `state`, which must not be the end of the run. Throws as StageRunner::check() and
+  /// Dataset::require_unchanged().
   void check_next(const RunState& state);
 
   /// Calls `visit` after each batch that is evaluated, on all ranks.

@@ -96,7 +96,7 @@ class RunCheckpoints {
   /// the last one has proved to be good.
   void delete_old();
   /// After each save, once the run has trained further, up to iteration `now`: deletes newer local
-  /// checkpoints, which the start could not use. Not at a stop: people stop a run whose
+  /// checkpoints, which the start could not use. Not at a stop: a user may stop a run because its
   /// layout is a mistake.
   void delete_unused_local(std::int64_t now);
 

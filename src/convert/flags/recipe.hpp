@@ -130,7 +130,7 @@ struct Parsed {
   Arguments arguments;
   std::vector<Remark> errors;     ///< unknown flags, missing and surplus values, unknown variables
   std::vector<Remark> notes;      ///< repeated flags, unknown words
-  std::set<std::string> ignored;  ///< names of --ignore that there are
+  std::set<std::string> ignored;  ///< names of --ignore that occur
 };
 
 /// The flags among `words`, found at `place`. Flags named in `ignored` (without dashes) are skipped

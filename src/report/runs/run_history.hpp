@@ -194,7 +194,7 @@ struct TraceSpan {
   std::int64_t iteration = 0;
   int micro_batch = -1, chunk = -1;  ///< negative: none
   double start_ms = 0, ms = 0;
-  int rewinds = 0;  ///< of the run so far, after each of which it repeats iterations
+  int rewinds = 0;  ///< to before a recorded iteration, so far
 };
 
 /// The names of the passes, whose time counts as busy.

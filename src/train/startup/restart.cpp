@@ -265,7 +265,7 @@ void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
   if (last > newest && world.rank() == 0)
     point.notes.push_back(
         fmt::format("the local checkpoints after iteration {}, up to {}, are deleted{}", newest,
-                    last, stay ? " once this run has saved" : ""));
+                    last, stay ? " once this run has saved and trains on" : ""));
   world.barrier();  // no rank looks for shards any more
   checkpoint::remove_unfinished_shards(*folder);
   if (stay) return;

@@ -123,10 +123,10 @@ RestartPoint find_restart(const deck::Deck& deck, const std::string& restart,
 std::optional<std::filesystem::path> local_folder(const deck::Deck& deck);
 
 /// Where `restart` is "latest", makes the run start from its local checkpoint if that is newer than
-/// `point`, whole and of the same layout, with a note. Notes that newer local checkpoints are
-/// deleted: after the run's first save, or here unless `restart` is "latest". On the other ranks
-/// `point` then has the local checkpoint, its progress and nothing else. Collective over `world`;
-/// throws CollectiveError as find_restart().
+/// `point`, whole and has the same parts on each rank, with a note. Notes that newer local
+/// checkpoints are deleted: after the first save after which the run trains on, or here unless
+/// `restart` is "latest". On the other ranks `point` then has the local checkpoint, its progress
+/// and nothing else. Collective over `world`; throws CollectiveError as find_restart().
 void find_local_restart(const deck::Deck& deck, comm::MpiCommunicator& world,
                         const std::string& restart, const TrainingData& training_data,
                         RestartPoint& point);
