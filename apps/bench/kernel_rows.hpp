@@ -64,8 +64,12 @@ class Rows {
   std::string name(const std::string& operation) const {
     return *model_.name ? fmt::format("{} {}", model_.name, operation) : operation;
   }
-  kernels::Dropout dropout(DropoutSite site) const {
-    return {.probability = probability_, .seed = 1, .layer = 1, .site = site};
+  kernels::Dropout dropout(DropoutSite site) {
+    return {.probability = probability_,
+            .seed = 1,
+            .first_sample = static_cast<std::uint64_t*>(meter_.zeros({1}, DType::f64).data),
+            .layer = 1,
+            .site = site};
   }
   /// Calls in a step of what a model has once.
   double ends() const { return model_.layers > 0 ? 1 : 0; }

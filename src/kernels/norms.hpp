@@ -68,13 +68,14 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context);
 
 // ---- dropout, keyed by the logical element
 
-/// Dropout of one site of one micro-batch. Sample j of the micro-batch is sample `first_sample + j`
-/// of the run; element numbers are those of DropoutStream. Kept elements are scaled by 1 / (1 -
+/// Dropout of one site of one micro-batch. Sample j of the micro-batch is sample `*first_sample +
+/// j` of the run; element numbers are those of DropoutStream. Kept elements are scaled by 1 / (1 -
 /// probability); probability 0 keeps everything unchanged.
 struct Dropout {
   double probability = 0.0;
   std::uint64_t seed = 0;
-  std::uint64_t first_sample = 0;
+  /// In the backend's memory, where a CUDA graph finds that of each micro-batch; null: 0.
+  const std::uint64_t* first_sample = nullptr;
   std::uint32_t layer = 0;
   DropoutSite site = DropoutSite::embedding;
 };

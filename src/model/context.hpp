@@ -153,7 +153,8 @@ struct LayerPlace {
 struct PassInfo {
   bool training = true;
   std::uint64_t seed = 0;
-  std::uint64_t first_sample = 0;
+  /// The first sample's index, in the backend's memory; null without dropout.
+  const std::uint64_t* first_sample = nullptr;
   /// Where each token's document begins: [b, s] in the backend's memory; null: attention ignores
   /// documents.
   const std::int32_t* document_start = nullptr;

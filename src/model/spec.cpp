@@ -80,6 +80,12 @@ InitSpec init_spec(const deck::Model& model) {
           .cutoff = model.init_cutoff.value_or(0.0)};
 }
 
+bool ModelSpec::has_dropout() const {
+  return embedding.dropout > 0.0 || std::ranges::any_of(blocks, [](const BlockSpec& block) {
+           return block.dropout > 0.0 || block.attention.dropout > 0.0;
+         });
+}
+
 void require_implemented(const ModelSpec& spec) {
   for (std::int64_t i = 0; i < spec.layers(); ++i) {
     const BlockSpec& block = spec.blocks[i];

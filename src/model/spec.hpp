@@ -153,6 +153,8 @@ struct ModelSpec {
   bool has_first_keys() const {
     return documents.reset_attention || (window() > 0 && window() < sequence);
   }
+  /// Whether anything is dropped in training.
+  bool has_dropout() const;
 
   std::int64_t layers() const { return static_cast<std::int64_t>(blocks.size()); }
 };

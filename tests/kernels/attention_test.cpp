@@ -17,14 +17,16 @@ struct Case {
 
 constexpr std::int64_t kFirstHead = 3;
 
-Dropout dropout_of(double probability) { return {probability, 11, 500, 2, DropoutSite::attention}; }
+Dropout dropout_of(double probability) {
+  return {probability, 11, &kFirstSample, 2, DropoutSite::attention};
+}
 
 // Factor of one probability, straight from the definition of AttentionMask.
 double factor(const Dropout& dropout, std::int64_t s, std::int64_t j, std::int64_t head,
               std::int64_t query, std::int64_t key) {
   if (dropout.probability == 0.0) return 1.0;
-  const AttentionMask mask{{dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j),
-                            dropout.layer, dropout.site}};
+  const AttentionMask mask{
+      {dropout.seed, kFirstSample + static_cast<std::uint64_t>(j), dropout.layer, dropout.site}};
   const auto element = static_cast<std::uint64_t>((head * s + query) * s + key);
   const Philox4 words = mask.words(element / 8);
   const std::uint32_t word = std::array{words.x, words.y, words.z, words.w}[element % 8 / 2];

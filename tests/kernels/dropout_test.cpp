@@ -8,14 +8,14 @@ namespace {
 
 constexpr Dropout kMaskedDropout{.probability = 0.3,
                                  .seed = 42,
-                                 .first_sample = 1000,
+                                 .first_sample = &kFirstSample,
                                  .layer = 5,
                                  .site = DropoutSite::projection};
 
 // The factor of element [i, j, k] of [s, b, h], straight from the definition of DropoutStream.
 double factor(const Dropout& dropout, std::int64_t h, std::int64_t i, std::int64_t j,
               std::int64_t k) {
-  const DropoutStream stream{dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j),
+  const DropoutStream stream{dropout.seed, kFirstSample + static_cast<std::uint64_t>(j),
                              dropout.layer, dropout.site};
   const std::uint64_t element = static_cast<std::uint64_t>(i * h + k);
   const Philox4 words = stream.words(element / 4);

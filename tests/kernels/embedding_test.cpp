@@ -56,7 +56,7 @@ TYPED_TEST(EmbeddingTest, PositionsAreAddedThenDropped) {
   using T = TypeParam;
   for (const auto& [s, b, h, first] : {std::array{1, 1, 1, 0}, {7, 3, 5, 0}, {4, 2, 33, 3}})
     for (const double probability : {0.0, 0.25}) {
-      const Dropout dropout{probability, 9, 77, 0, DropoutSite::embedding};
+      const Dropout dropout{probability, 9, &kFirstSample, 0, DropoutSite::embedding};
       Owned<T> x = Owned<T>::random({s, b, h}, 1), position = Owned<T>::random({8, h}, 2);
       std::vector<double> expected;
       for (std::int64_t e = 0; e < x.size(); ++e) {
@@ -74,7 +74,7 @@ TYPED_TEST(EmbeddingTest, PositionsAreAddedThenDropped) {
 TYPED_TEST(EmbeddingTest, PositionsMayBeGivenByToken) {
   using T = TypeParam;
   const std::vector<std::int32_t> rows = {0, 0, 1, 5, 0, 6, 1, 0};
-  const Dropout dropout{0.25, 9, 77, 0, DropoutSite::embedding};
+  const Dropout dropout{0.25, 9, &kFirstSample, 0, DropoutSite::embedding};
   Owned<T> x = Owned<T>::random({4, 2, 33}, 1), position = Owned<T>::random({8, 33}, 2);
   std::vector<double> expected;
   for (std::int64_t e = 0; e < x.size(); ++e) {
@@ -100,7 +100,7 @@ TYPED_TEST(EmbeddingTest, PositionGradientSumsTheBatch) {
 
 TEST(Embedding, GradientsMatchFiniteDifferences) {
   const std::vector<std::int32_t> ids = {2, 0, 2, 1, 7, 2};
-  const Dropout dropout{0.3, 9, 77, 0, DropoutSite::embedding};
+  const Dropout dropout{0.3, 9, &kFirstSample, 0, DropoutSite::embedding};
   Owned<double> table = Owned<double>::random({4, 5}, 1),
                 position = Owned<double>::random({3, 5}, 2);
   Owned<double> dout = Owned<double>::random({3, 2, 5}, 3);

@@ -21,6 +21,9 @@ namespace trireme::kernels {
 /// Both storage types, for TYPED_TEST_SUITE.
 using StorageTypes = ::testing::Types<float, double>;
 
+/// Of Dropout.
+inline constexpr std::uint64_t kFirstSample = 1000;
+
 /// A tensor that owns its elements.
 template <typename T>
 class Owned {

@@ -68,7 +68,8 @@ class HalfStorage : public ::testing::TestWithParam<DType> {
 };
 
 constexpr std::int64_t kS = 7, kB = 3, kH = 24, kT = kS * kB;
-const Dropout kDropout{.probability = 0.25, .seed = 5, .first_sample = 11, .layer = 2};
+constexpr Dropout kDropout{
+    .probability = 0.25, .seed = 5, .first_sample = &kFirstSample, .layer = 2};
 
 TEST_P(HalfStorage, Gemm) {
   for (const bool one_row : {false, true}) {

@@ -182,8 +182,9 @@ void add_column_sums(std::int64_t rows, std::int64_t columns, T* out, const Elem
 
 /// The random numbers of one site for one sample of a micro-batch.
 inline DropoutStream stream_of(const Dropout& dropout, std::int64_t sample_in_batch) {
+  const std::uint64_t first = dropout.first_sample ? *dropout.first_sample : 0;
   return {.seed = dropout.seed,
-          .sample = dropout.first_sample + static_cast<std::uint64_t>(sample_in_batch),
+          .sample = first + static_cast<std::uint64_t>(sample_in_batch),
           .layer = dropout.layer,
           .site = dropout.site};
 }

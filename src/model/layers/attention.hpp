@@ -85,8 +85,6 @@ class Attention {
   std::int64_t heads_width(const LayerSizes& sizes) const {
     return local_heads(sizes) * spec_.head_dim;
   }
-  /// Whether the pass drops attention probabilities.
-  bool drops(const PassInfo& pass) const { return pass.training && spec_.dropout > 0.0; }
   /// The output projection, whose bias the residual sum adds.
   const RowParallelLinear& projection() const { return projection_; }
   /// The linears that may be in FP8.

@@ -148,10 +148,6 @@ std::int64_t TransformerBlock::inner_width(const LayerSizes& sizes) const {
   return std::max(attention_.inner_width(sizes), mlp_->inner_width(sizes));
 }
 
-bool TransformerBlock::drops(const PassInfo& pass) const {
-  return attention_.drops(pass) || attention_residual_.drops(pass) || mlp_residual_.drops(pass);
-}
-
 void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace& workspace,
                                const PassInfo& pass, const Tensor& input,
                                const BlockActivations& saved, const Tensor& output,

@@ -88,8 +88,6 @@ class TransformerBlock {
   void cast_weights(const LayerContext& context) const;
   /// Elements of LayerWorkspace::inner for each token.
   std::int64_t inner_width(const LayerSizes& sizes) const;
-  /// Whether the pass drops anything.
-  bool drops(const PassInfo& pass) const;
 
   /// Writes output [S, b, h] and `saved` from input [S, b, h]; without an output it writes `saved`
   /// alone, what backward() needs, and leaves out the last GEMM. `joints` say what other blocks'

@@ -33,15 +33,13 @@ void CudaGraphs::run(device::Backend& backend, const Key& key, const std::functi
 
 using Pass = CudaGraphs::Pass;
 
-// Masks differ from micro-batch to micro-batch, and exchanges with other ranks are not captured.
+// Exchanges with other ranks are not captured.
 template <typename Work>
 void PipelineStage::run_block(CudaGraphs::Pass kind, int slot, int block, const PassInfo& pass,
                               const void* gradient, const Work& work) {
   const int chunk = slots_[slot].chunk;
-  if (context_.tokens() > kMaxCapturedTokens || context_.tensor_ranks > 1 ||
-      blocks(chunk)[block].drops(pass))
-    return work();
-  graphs_.run(context_.backend, {kind, slot, chunk, block, gradient}, work);
+  if (context_.tokens() > kMaxCapturedTokens || context_.tensor_ranks > 1) return work();
+  graphs_.run(context_.backend, {kind, slot, chunk, block, pass.training, gradient}, work);
 }
 
 StageMemory PipelineStage::plan(const StageConfig& config, const grid::Layout& layout, int stage,
@@ -113,7 +111,8 @@ void PipelineStage::load(int slot_index, const MicroBatch& batch, int chunk) {
   Slot& slot = slots_[slot_index];
   const std::int64_t tokens = context_.tokens(), samples = context_.micro_batch;
   slot.chunk = chunk;
-  slot.first_sample = batch.first_sample;
+  if (slot.first_sample)
+    context_.backend.upload(slot.first_sample, &batch.first_sample, sizeof batch.first_sample);
   if (has_embedding(chunk)) {
     upload(slot.ids, batch.ids, tokens, "token ids");
     upload(slot.token_types, batch.token_types, tokens, "token types");

@@ -21,12 +21,13 @@ class CudaGraphs {
  public:
   enum class Pass { forward, recompute_forward, backward, backward_input, backward_weights };
   /// All that the kernels of a pass depend on: which layer of which chunk, the slot whose
-  /// activations it works on, and where a backward pass finds the gradient.
+  /// activations it works on, whether dropout is on, and where a backward pass finds the gradient.
   struct Key {
     Pass pass;
     int slot;
     int chunk;
     int layer;
+    bool training;
     const void* gradient = nullptr;
 
     auto operator<=>(const Key&) const = default;

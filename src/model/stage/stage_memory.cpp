@@ -173,6 +173,8 @@ Slot Slot::take(Arena& arena, const StageConfig& config, const StageLayers& laye
     slot.positions = arena.take_ints(tokens);
   if (config.spec.padding) slot.lengths = arena.take_ints(config.micro_batch);
   if (config.spec.has_first_keys()) slot.document_start = arena.take_ints(tokens);
+  if (config.spec.has_dropout())
+    slot.first_sample = static_cast<std::uint64_t*>(arena.take(DType::f64, {1}).data);
   slot.blocks = recompute.blocks;
   for (int s = 0; s < std::ssize(segments); ++s)
     for (int i = 0; i < segments[s].count; ++i) {

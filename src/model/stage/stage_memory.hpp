@@ -198,7 +198,7 @@ struct Slot {
   std::int32_t* document_start = nullptr;  ///< [b * s], with ModelSpec::has_first_keys()
   std::int32_t* token_types = nullptr;     ///< [s * b], with token types on the first stage
   std::int32_t* lengths = nullptr;         ///< [b], with padding
-  std::uint64_t first_sample = 0;
+  std::uint64_t* first_sample = nullptr;   ///< PassInfo::first_sample
   Embedding::Activations embedding;
   ChunkActivations blocks;
   std::vector<Tensor> streams;  ///< input of each block, then the output of the last

@@ -50,15 +50,16 @@ TEST(ChunkRanges, CountTheBoundsUpToAnElement) {
 }
 
 TEST(CudaDropoutMask, IsThatOfTheStream) {
+  constexpr std::uint64_t kFirstSample = (std::uint64_t{1} << 40) - 1;
   const Dropout dropout{.probability = 0.3,
                         .seed = 0xFEDCBA9876543210ull,
-                        .first_sample = (std::uint64_t{1} << 40) - 1,
+                        .first_sample = &kFirstSample,
                         .layer = 11,
                         .site = DropoutSite::projection};
   const DropoutMask mask(dropout);
   for (const std::uint32_t sample : {0u, 1u, 5u}) {
     const DropoutStream stream{.seed = dropout.seed,
-                               .sample = dropout.first_sample + sample,
+                               .sample = kFirstSample + sample,
                                .layer = dropout.layer,
                                .site = dropout.site};
     for (const std::uint64_t first :

@@ -24,8 +24,11 @@ struct Case {
 
 constexpr std::int64_t kFirstHead = 3;
 
+constexpr std::uint64_t kFirstSample = (std::uint64_t{5} << 32) + 500;
+
+/// For the host; the GPU has the first sample in its memory.
 inline Dropout dropout_of(double probability) {
-  return {probability, 11, 500, 2, DropoutSite::attention};
+  return {probability, 11, &kFirstSample, 2, DropoutSite::attention};
 }
 
 inline std::string text_of(const Case& c, DType dtype, double probability, bool causal) {
@@ -115,12 +118,16 @@ struct Problem {
     const IntsOnGpu documents(document_start), all_lengths(lengths);
     const std::int32_t* const given = lengths.empty() ? nullptr : all_lengths.data();
     const std::int32_t* const starts = document_start.empty() ? nullptr : documents.data();
+    const device::Buffer first_sample = gpu().allocate(sizeof kFirstSample, "a test");
+    gpu().upload(first_sample.get(), &kFirstSample, sizeof kFirstSample);
+    Dropout drops = dropout;
+    drops.first_sample = static_cast<const std::uint64_t*>(first_sample.get());
     const AttentionForward forward{in.tensor(), out.tensor(), lse.tensor(), size.heads,
-                                   kFirstHead,  dropout,      causal,       starts,
+                                   kFirstHead,  drops,        causal,       starts,
                                    given,       size.kv_heads};
     const AttentionBackward backward{
         gradient.tensor(), in.tensor(), out.tensor(), lse.tensor(), dqkv.tensor(), size.heads,
-        kFirstHead,        dropout,     causal,       starts,       given,         size.kv_heads};
+        kFirstHead,        drops,       causal,       starts,       given,         size.kv_heads};
     if (context) {
       cuda::attention_forward(forward, *context);
       cuda::attention_backward(backward, *context);
@@ -162,10 +169,9 @@ inline Results Problem::plain() const {
           probability[k] = score * scale;
           largest = std::max(largest, probability[k]);
           if (dropout.probability > 0.0) {
-            const AttentionMask mask{
-                {dropout.seed, dropout.first_sample + static_cast<std::uint64_t>(j), dropout.layer,
-                 dropout.site},
-                threshold};
+            const AttentionMask mask{{dropout.seed, kFirstSample + static_cast<std::uint64_t>(j),
+                                      dropout.layer, dropout.site},
+                                     threshold};
             const auto element = static_cast<std::uint64_t>(((kFirstHead + i) * s + q) * s + k);
             const Philox4 words = mask.words(element / 8);
             const std::uint32_t word =

@@ -7,10 +7,10 @@ const Shape kShapes[] = {{1, 1, 1},      {3, 2, 7},  {5, 3, 768},
                          {129, 4, 1600}, {2, 3, 12}, {3, 2, 5001}};
 
 // A micro-batch far into a run.
-Dropout dropout_of(double probability) {
+Dropout dropout_of(Workbench& bench, double probability) {
   return {.probability = probability,
           .seed = 0x123456789ABCDEF0ull,
-          .first_sample = (std::uint64_t{1} << 33) + 5,
+          .first_sample = bench.index((std::uint64_t{1} << 33) + 5),
           .layer = 7,
           .site = DropoutSite::mlp};
 }
@@ -27,7 +27,7 @@ TEST(Dropout, DrawsTheMasksOfTheHost) {
                 const Tensor dx = in_place ? dout : bench.poisoned(shape);
                 bench.backend().dropout_backward({.dout = dout,
                                                   .dx = dx,
-                                                  .dropout = dropout_of(probability),
+                                                  .dropout = dropout_of(bench, probability),
                                                   .first_position = in_place ? 0 : 517});
                 return {{"dx", dx}};
               });
@@ -51,7 +51,7 @@ TEST(BiasDropoutResidual, AgreesWithTheHost) {
                                                        .bias = bench.random({shape[2]}, 3),
                                                        .residual = residual,
                                                        .out = out,
-                                                       .dropout = dropout_of(probability),
+                                                       .dropout = dropout_of(bench, probability),
                                                        .first_position = in_place ? 0 : 517});
                 return {{"out", out}};
               });
@@ -72,7 +72,7 @@ TEST(BiasDropoutResidual, AgreesWithTheHostWithoutABias) {
               bench.backend().bias_dropout_residual({.x = bench.random(shape, 2),
                                                      .residual = bench.random(shape, 1),
                                                      .out = out,
-                                                     .dropout = dropout_of(probability)});
+                                                     .dropout = dropout_of(bench, probability)});
               return {{"out", out}};
             });
 }
@@ -92,7 +92,7 @@ void expect_the_sum_and_the_norm(NormKind kind) {
                                       .bias = layer ? bench.random({h}, 3) : Tensor(),
                                       .residual = bench.random(shape, 1),
                                       .out = bench.poisoned(shape),
-                                      .dropout = dropout_of(probability)};
+                                      .dropout = dropout_of(bench, probability)};
         BiasDropoutResidual fused_sum = sum;
         fused_sum.out = bench.poisoned(shape);
         const LayerNormForward norm{.x = sum.out,
@@ -144,7 +144,7 @@ TEST(BiasDropoutResidualNorm, AddsTheTermsOfRanks) {
                                                  .bias = bench.random({h}, 3),
                                                  .residual = bench.random(shape, 1),
                                                  .out = bench.poisoned(shape),
-                                                 .dropout = dropout_of(0.3)},
+                                                 .dropout = dropout_of(bench, 0.3)},
                                          .weight = bench.random({h}, 4),
                                          .norm_bias = bench.random({h}, 5),
                                          .norm = bench.poisoned(shape),

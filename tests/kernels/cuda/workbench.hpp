@@ -44,6 +44,9 @@ class Workbench {
   const std::int32_t* integers(const std::vector<std::int32_t>& values) {
     return static_cast<const std::int32_t*>(copy_in(values));
   }
+  const std::uint64_t* index(std::uint64_t value) {
+    return static_cast<const std::uint64_t*>(copy_in(std::vector<std::uint64_t>{value}));
+  }
   const std::int64_t* bounds(const std::vector<std::int64_t>& values) {
     return static_cast<const std::int64_t*>(copy_in(values));
   }

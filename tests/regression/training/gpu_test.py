@@ -98,7 +98,6 @@ class Tiny(GpuTest):
                               "schedule.peak=5e-4")  # steeper, and rounding errors grow
 
     def test_host_curve_without_dropout(self):
-        """Where masks do not change, layers' passes are recorded and replayed."""
         self.check_host_curve("checkpoint.at_end=false", "model.dropout.attention=0",
                               "model.dropout.hidden=0")
 

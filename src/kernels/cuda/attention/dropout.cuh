@@ -8,13 +8,15 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention/tiles.hpp"
+#include "kernels/cuda/common/arithmetic.hpp"
 
 namespace trireme::kernels::cuda {
 
 /// Dropout of an operation. Without it the mask's threshold is 0 and `kept` 1, and the rest is not
 /// read.
 struct AttentionDropout {
-  AttentionMask mask;  ///< of sample 0
+  AttentionMask mask;                           ///< of sample 0 of the run
+  const std::uint64_t* first_sample = nullptr;  ///< Dropout::first_sample
   std::int64_t first_head = 0;
   float kept = 1.0f;  ///< what kept probabilities are multiplied by
   /// The keys of the rounds: operands in constant memory, which cost no instruction.
@@ -37,22 +39,25 @@ __device__ __forceinline__ void append_decision(std::uint32_t& decisions, std::u
 /// Dropout of one head of one sample, with a threshold above 0.
 struct HeadDropout {
   const AttentionDropout& dropout;
-  AttentionMask mask;       ///< of the sample
-  std::uint64_t first_row;  ///< global head * s
+  AttentionMask mask;           ///< of the lower word of the sample's number
+  std::uint64_t sample_blocks;  ///< 2^48 times the upper word: added to the numbers of blocks
+  std::uint64_t first_element;  ///< global head * s^2
+  std::uint64_t first_octet;    ///< the same in octets, and sample_blocks
   int s;
 
   __device__ HeadDropout(const AttentionDropout& dropout, int sample, int head, int s)
-      : dropout(dropout),
-        mask(dropout.mask),
-        first_row(static_cast<std::uint64_t>(dropout.first_head + head) * s),
-        s(s) {
-    mask.stream.sample += sample;
+      : dropout(dropout), mask(dropout.mask), s(s) {
+    const std::uint64_t of_run = sample_of_run(dropout.first_sample, sample);
+    mask.stream.sample = static_cast<std::uint32_t>(of_run);
+    sample_blocks = of_run >> 32 << 48;
+    first_element = static_cast<std::uint64_t>(dropout.first_head + head) * s * s;
+    first_octet = first_element / 8 + sample_blocks;
   }
 
   /// Whether the probability of `query` and `key` is kept.
   __device__ bool keeps(int query, int key) const {
-    const std::uint64_t element = (first_row + query) * s + key;
-    const Philox4 words = mask.words(element / 8, dropout.keys);
+    const std::uint64_t element = first_element + static_cast<std::uint64_t>(query) * s + key;
+    const Philox4 words = mask.words(element / 8 + sample_blocks, dropout.keys);
     const auto i = static_cast<unsigned>(element % 8);
     const std::uint32_t word = i < 2 ? words.x : i < 4 ? words.y : i < 6 ? words.z : words.w;
     return AttentionMask::bits(word, i) >= mask.threshold;
@@ -62,7 +67,8 @@ struct HeadDropout {
   /// for keeps_octet. The octets of a row follow each other, those of the next row come s / 8
   /// later.
   __device__ __forceinline__ std::uint64_t octet(int query, int key) const {
-    return (first_row + query) * (s / 8) + key / 8;
+    const auto row = static_cast<std::uint32_t>(query), octets = static_cast<std::uint32_t>(s / 8);
+    return first_octet + std::uint64_t{row} * octets + static_cast<std::uint32_t>(key) / 8;
   }
 
   /// The decisions of the octet's eight keys, the first in bit 0.

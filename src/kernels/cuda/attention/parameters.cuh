@@ -224,12 +224,11 @@ AttentionSizes attention_sizes(const Args& args, bool aligned) {
 }
 
 inline AttentionDropout attention_dropout(const Dropout& dropout, std::int64_t first_head) {
-  const AttentionMask mask{.stream = {.seed = dropout.seed,
-                                      .sample = dropout.first_sample,
-                                      .layer = dropout.layer,
-                                      .site = dropout.site},
-                           .threshold = attention_threshold(dropout.probability)};
+  const AttentionMask mask{
+      .stream = {.seed = dropout.seed, .layer = dropout.layer, .site = dropout.site},
+      .threshold = attention_threshold(dropout.probability)};
   return {.mask = mask,
+          .first_sample = dropout.first_sample,
           .first_head = first_head,
           .kept = static_cast<float>(attention_kept(mask.threshold)),
           .keys = mask.round_keys()};

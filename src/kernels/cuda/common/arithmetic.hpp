@@ -132,6 +132,18 @@ inline void check_dropout(const char* op, const Dropout& dropout) {
                 "{}: dropout probability {} is not in [0, 1)", op, dropout.probability);
 }
 
+/// The number in the run of sample `sample_in_batch` of a micro-batch, with Dropout::first_sample,
+/// which is constant while kernels read it.
+TRIREME_HOST_DEVICE inline std::uint64_t sample_of_run(const std::uint64_t* first_sample,
+                                                       std::uint32_t sample_in_batch) {
+  if (first_sample == nullptr) return sample_in_batch;
+#ifdef __CUDA_ARCH__
+  return __ldg(reinterpret_cast<const unsigned long long*>(first_sample)) + sample_in_batch;
+#else
+  return *first_sample + sample_in_batch;
+#endif
+}
+
 /// The keys of Philox's ten rounds, made once on the host: as kernel parameters they cost a round
 /// no instruction.
 struct PhiloxRounds {
@@ -178,7 +190,7 @@ class DropoutMask {
 
   /// The words of elements 4 * block .. 4 * block + 3 of a sample: DropoutStream::words.
   TRIREME_HOST_DEVICE Philox4 words(std::uint32_t sample_in_batch, std::uint64_t block) const {
-    const std::uint64_t sample = first_sample_ + sample_in_batch;
+    const std::uint64_t sample = sample_of_run(first_sample_, sample_in_batch);
     return rounds_({static_cast<std::uint32_t>(block),
                     static_cast<std::uint32_t>((block >> 32) & 0xFFFF) |
                         static_cast<std::uint32_t>((sample >> 32) & 0xFFFF) << 16,
@@ -218,7 +230,7 @@ class DropoutMask {
   }
 
   PhiloxRounds rounds_;
-  std::uint64_t first_sample_;
+  const std::uint64_t* first_sample_;
   std::uint32_t place_;
   std::uint32_t threshold_;
   float kept_;
