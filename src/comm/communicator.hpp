@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,15 @@ class FinishedRequest final : public Request {
 class RegisteredBuffer {
  public:
   virtual ~RegisteredBuffer() = default;
+};
+
+/// Collectives that are part of a CUDA graph.
+class CapturedCollectives {
+ public:
+  virtual ~CapturedCollectives() = default;
+  /// Calls `launch`, which launches the graph on the compute stream; what start_*() of the group
+  /// enqueued has been waited for. Collective.
+  virtual void run(const std::function<void()>& launch) = 0;
 };
 
 /// A group of ranks. Every method but send and receive is collective over the group: all its ranks
@@ -124,6 +134,16 @@ class Communicator {
     terms = {};
     reduce_scatter(data, count, dtype);
   }
+
+  /// Calls `work` while the compute stream is captured as a CUDA graph, so that its collectives
+  /// become part of the graph; start_*() are waited for before `work` returns. Null where one
+  /// cannot be captured, on all ranks alike: the graph must not be launched. Collective; the group
+  /// must outlive the result.
+  virtual std::unique_ptr<CapturedCollectives> capture(const std::function<void()>& work) {
+    (void)work;
+    return nullptr;
+  }
+
   /// The sum, maximum or minimum of one value of the host over the group.
   virtual double all_reduce(double value, Reduce op) {
     all_reduce(&value, 1, DType::f64, op);
@@ -144,6 +164,10 @@ class SerialCommunicator final : public Communicator {
   void all_reduce(void*, std::size_t, DType, Reduce) override {}
   void reduce_scatter(void*, std::size_t, DType) override {}
   void all_gather(void*, std::size_t, DType) override {}
+  std::unique_ptr<CapturedCollectives> capture(const std::function<void()>& work) override {
+    work();
+    return std::make_unique<NoCollectives>();
+  }
   void broadcast(void*, std::size_t, int) override {}
   void barrier() override {}
 
@@ -155,6 +179,10 @@ class SerialCommunicator final : public Communicator {
   }
 
  private:
+  struct NoCollectives final : CapturedCollectives {
+    void run(const std::function<void()>& launch) override { launch(); }
+  };
+
   std::string name_ = "serial";
 };
 

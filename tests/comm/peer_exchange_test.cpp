@@ -292,6 +292,85 @@ TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
 
 // What a rank has queued to clear its memory, as backends do, is done before others write there,
 // which need not wait for its stream.
+/// The operations that `work` enqueues on a stream, captured.
+class CapturedStream {
+ public:
+  CapturedStream(cudaStream_t stream, const std::function<void()>& work) : stream_(stream) {
+    cudaGraph_t graph = nullptr;
+    TRIREME_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    work();
+    TRIREME_CUDA(cudaStreamEndCapture(stream, &graph));
+    TRIREME_CUDA(cudaGraphInstantiate(&executable_, graph, 0));
+    TRIREME_CUDA(cudaGraphDestroy(graph));
+  }
+  ~CapturedStream() { cudaGraphExecDestroy(executable_); }
+  CapturedStream(const CapturedStream&) = delete;
+  CapturedStream& operator=(const CapturedStream&) = delete;
+
+  void launch() { TRIREME_CUDA(cudaGraphLaunch(executable_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+// Two graphs in turn and operations that are in none, with another rank late each time.
+TEST_F(PeerExchangeTest, GraphsExchangeWhatTheirLaunchesFind) {
+  constexpr std::size_t kCount = 4096;
+  SharedArray sums(group_, values(kCount * size_), DType::f32, stream_);
+  SharedArray parts(group_, own_values(kCount), DType::bf16, stream_);
+  std::unique_ptr<CapturedCollectives> reduction, gather;
+  CapturedStream reduction_graph(stream_, [&] {
+    reduction = group_.capture([&] {
+      const std::size_t half = kCount * size_ / 2;
+      group_.all_reduce(sums.array.data(), half, DType::f32, Reduce::sum);
+      group_.start_all_reduce(sums.array.data(half), half, DType::f32, Reduce::sum)->wait();
+    });
+  });
+  CapturedStream gather_graph(stream_, [&] {
+    gather = group_.capture([&] {
+      PartArrivals arrivals;
+      group_.start_all_gather(parts.array.data(), kCount, DType::bf16, arrivals)->wait();
+      EXPECT_FALSE(arrivals);
+    });
+  });
+  ASSERT_TRUE(reduction && gather);
+  for (int round = 0; round < 12; ++round) {
+    sums.array.fill(values(kCount * size_));
+    parts.array.fill(own_values(kCount, round));
+    group_.barrier();  // nothing is written to a rank's part before the rank has filled all
+    if (round % size_ == rank_) delay_stream(stream_);
+    reduction->run([&] { reduction_graph.launch(); });
+    if (round % 3 == 0) group_.all_reduce(sums.array.data(), kCount, DType::f32, Reduce::sum);
+    gather->run([&] { gather_graph.launch(); });
+    const std::vector<double> summed = sums.array.read(), gathered = parts.array.read();
+    for (std::size_t i = 0; i < summed.size(); ++i) {
+      ASSERT_EQ(summed[i], sum(i) * (round % 3 == 0 && i < kCount ? size_ : 1)) << i;
+      ASSERT_EQ(gathered[i], value(i % kCount, static_cast<int>(i / kCount)) + round) << i;
+    }
+  }
+}
+
+// What is not registered is exchanged by NCCL, which is not captured.
+TEST_F(PeerExchangeTest, GraphsOfOtherMemoryAreRefused) {
+  const DeviceArray data(values(4096), DType::f32, stream_);
+  for (const bool overlapped : {false, true}) {
+    std::unique_ptr<CapturedCollectives> captured;
+    const CapturedStream graph(stream_, [&] {
+      captured = group_.capture([&] {
+        if (overlapped)
+          group_.start_all_reduce(data.data(), 4096, DType::f32, Reduce::sum)->wait();
+        else
+          group_.all_reduce(data.data(), 4096, DType::f32, Reduce::sum);
+      });
+    });
+    EXPECT_FALSE(captured);
+  }
+  group_.all_reduce(data.data(), 4096, DType::f32, Reduce::sum);
+  const std::vector<double> found = data.read();
+  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], sum(i)) << i;
+}
+
 TEST_F(PeerExchangeTest, MemoryIsSharedOnceItIsFilled) {
   const std::size_t count = 1024, all = count * size_, bytes = all * sizeof(float);
   for (int late = 0; late < size_; ++late) {

@@ -39,6 +39,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype) override;
   std::unique_ptr<Request> start_all_gather(void* data, std::size_t count, DType dtype,
                                             PartArrivals& arrivals) override;
+  std::unique_ptr<CapturedCollectives> capture(const std::function<void()>& work) override;
   double all_reduce(double value, Reduce op) override;
   std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes) override;
   void set_staging_buffer(void* base, std::size_t bytes) override;
@@ -67,6 +68,9 @@ class NcclCommunicator final : public Communicator {
   Done queue_all_reduce(void* data, std::size_t count, DType dtype, Reduce op, cudaStream_t stream);
   Done queue_reduce_scatter(void* data, std::size_t count, DType dtype, cudaStream_t stream);
   Done queue_all_gather(void* data, std::size_t count, DType dtype, cudaStream_t stream);
+  /// An operation of NCCL; nothing in a capture, which then fails.
+  template <typename Call>
+  Done queue_to_nccl(const char* what, std::size_t bytes, cudaStream_t stream, Call&& call);
   /// Makes `stream` wait for the work enqueued on the compute stream, then calls `queue(stream)`.
   template <typename Queue>
   std::unique_ptr<Request> start(cudaStream_t stream, Queue&& queue);
@@ -245,6 +249,16 @@ NcclCommunicator::Done NcclCommunicator::queue_to_peers(PeerKind kind, void* dat
   return peers_->queue(kind, data, part_bytes, dtype, lane, stream);
 }
 
+template <typename Call>
+NcclCommunicator::Done NcclCommunicator::queue_to_nccl(const char* what, std::size_t bytes,
+                                                       cudaStream_t stream, Call&& call) {
+  if (!peers_ || !peers_->captures()) return group_->queue(what, bytes, stream, call);
+  peers_->fail_capture();
+  auto done = std::make_shared<cuda::Event>();
+  done->record(stream);  // a capture ends where all its streams are joined
+  return done;
+}
+
 NcclCommunicator::Done NcclCommunicator::queue_all_reduce(void* data, std::size_t count,
                                                           DType dtype, Reduce op,
                                                           cudaStream_t stream) {
@@ -252,7 +266,7 @@ NcclCommunicator::Done NcclCommunicator::queue_all_reduce(void* data, std::size_
   if (op == Reduce::sum && bytes % size() == 0)
     if (Done done = queue_to_peers(PeerKind::all_reduce, data, bytes / size(), dtype, stream))
       return done;
-  return group_->queue("all-reduce", bytes, stream, [&](ncclComm_t handle) {
+  return queue_to_nccl("all-reduce", bytes, stream, [&](ncclComm_t handle) {
     return nccl().all_reduce(data, data, count, nccl_type(dtype), nccl_operation(op), handle,
                              stream);
   });
@@ -262,7 +276,7 @@ NcclCommunicator::Done NcclCommunicator::queue_reduce_scatter(void* data, std::s
                                                               DType dtype, cudaStream_t stream) {
   const std::size_t part = count * size_of(dtype);
   if (Done done = queue_to_peers(PeerKind::reduce_scatter, data, part, dtype, stream)) return done;
-  return group_->queue("reduce-scatter", size() * part, stream, [&](ncclComm_t handle) {
+  return queue_to_nccl("reduce-scatter", size() * part, stream, [&](ncclComm_t handle) {
     return nccl().reduce_scatter(data, static_cast<std::byte*>(data) + rank() * part, count,
                                  nccl_type(dtype), ncclSum, handle, stream);
   });
@@ -272,7 +286,7 @@ NcclCommunicator::Done NcclCommunicator::queue_all_gather(void* data, std::size_
                                                           DType dtype, cudaStream_t stream) {
   const std::size_t part = count * size_of(dtype);
   if (Done done = queue_to_peers(PeerKind::all_gather, data, part, dtype, stream)) return done;
-  return group_->queue("all-gather", size() * part, stream, [&](ncclComm_t handle) {
+  return queue_to_nccl("all-gather", size() * part, stream, [&](ncclComm_t handle) {
     return nccl().all_gather(static_cast<std::byte*>(data) + rank() * part, data, count,
                              nccl_type(dtype), handle, stream);
   });
@@ -298,7 +312,7 @@ void NcclCommunicator::all_gather(void* data, std::size_t count, DType dtype) {
 }
 
 void NcclCommunicator::broadcast(void* data, std::size_t bytes, int root) {
-  group_->queue("broadcast", bytes, compute_, [&](ncclComm_t handle) {
+  queue_to_nccl("broadcast", bytes, compute_, [&](ncclComm_t handle) {
     return nccl().broadcast(data, data, bytes, ncclChar, root, handle, compute_);
   });
 }
@@ -339,6 +353,10 @@ std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::siz
 void NcclCommunicator::barrier() {
   TRIREME_CUDA(cudaStreamSynchronize(compute_));
   ranks_->barrier();
+}
+
+std::unique_ptr<CapturedCollectives> NcclCommunicator::capture(const std::function<void()>& work) {
+  return peers_ ? peers_->capture(compute_, work) : nullptr;
 }
 
 double NcclCommunicator::all_reduce(double value, Reduce op) {

@@ -112,7 +112,7 @@ namespace {
 
 /// CUDA maps blocks of 2 MiB: a smaller allocation would expose other data.
 constexpr std::size_t kFlagBytes = std::size_t{2} << 20;
-static_assert(kAllFlags * sizeof(std::uint32_t) <= kFlagBytes);
+static_assert((kAllFlags + kPeerLanes) * sizeof(std::uint32_t) <= kFlagBytes);
 
 const char* name_of(PeerKind kind) {
   switch (kind) {
@@ -182,34 +182,46 @@ const PeerMemory* PeerExchange::memory_of(const void* data, std::size_t bytes) c
 }
 
 std::shared_ptr<cuda::Event> PeerExchange::queue(PeerKind kind, void* data, std::size_t part_bytes,
-                                                 DType dtype, PeerLane lane_name,
-                                                 cudaStream_t stream) {
+                                                 DType dtype, PeerLane lane, cudaStream_t stream) {
   const std::size_t bytes = part_bytes * ranks_.size();
   const PeerMemory* memory = memory_of(data, bytes);
   if (!memory || !whole_vectors(data, part_bytes)) return nullptr;
 
-  Lane& lane = lanes_[static_cast<int>(lane_name)];
-  if (goes_by_copies(kind, bytes, lane_name))
-    return lane.operations.queue(name_of(kind), bytes, stream, [&] {
+  if (goes_by_copies(kind, bytes, lane))
+    return enqueue(kind, bytes, lane, stream, [&] {
       queue_copies(kind, static_cast<std::byte*>(data), part_bytes, dtype, stream);
     });
 
-  PeerOperation operation = next_operation(
-      lane_name, static_cast<std::int64_t>(part_bytes) / kPeerVectorBytes, /*epochs=*/2);
+  PeerOperation operation =
+      next_operation(lane, static_cast<std::int64_t>(part_bytes) / kPeerVectorBytes, /*epochs=*/2);
   for (int peer = 0; peer < ranks_.size(); ++peer)
     operation.data[peer] = memory->of_rank(peer, data);
-  return lane.operations.queue(name_of(kind), bytes, stream,
-                               [&] { launch_peer_operation(kind, operation, dtype, stream); });
+  return enqueue(kind, bytes, lane, stream,
+                 [&] { launch_peer_operation(kind, operation, dtype, stream); });
+}
+
+template <typename Call>
+std::shared_ptr<cuda::Event> PeerExchange::enqueue(PeerKind kind, std::size_t bytes, PeerLane lane,
+                                                   cudaStream_t stream, Call&& call) {
+  if (!captured_)
+    return lanes_[static_cast<int>(lane)].operations.queue(name_of(kind), bytes, stream, call);
+  call();
+  captured_->bytes += bytes;
+  auto done = std::make_shared<cuda::Event>();
+  done->record(stream);
+  return done;
 }
 
 PeerOperation PeerExchange::next_operation(PeerLane lane, std::int64_t vectors,
                                            std::uint32_t epochs) {
-  std::uint32_t& epoch = lanes_[static_cast<int>(lane)].epoch;
+  const int index = static_cast<int>(lane);
+  std::uint32_t& epoch = captured_ ? captured_->epochs[index] : lanes_[index].epoch;
   PeerOperation operation{.rank = ranks_.rank(),
                           .ranks = ranks_.size(),
                           .vectors = vectors,
                           .lane = lane,
-                          .epoch = epoch + 1};
+                          .epoch = epoch + 1,
+                          .base = captured_ ? flags_of(ranks_.rank()) + epoch_base(lane) : nullptr};
   epoch += epochs;
   for (int peer = 0; peer < ranks_.size(); ++peer) operation.flags[peer] = flags_of(peer);
   return operation;
@@ -223,9 +235,51 @@ std::shared_ptr<cuda::Event> PeerExchange::queue_terms(void* data, std::size_t p
   const std::byte* part = static_cast<const std::byte*>(data) + ranks_.rank() * part_bytes;
   for (int peer = 0; peer < ranks_.size(); ++peer) terms.terms[peer] = memory->of_rank(peer, part);
   const PeerOperation operation = next_operation(PeerLane::compute, /*vectors=*/0, /*epochs=*/1);
-  return lanes_[static_cast<int>(PeerLane::compute)].operations.queue(
-      name_of(PeerKind::reduce_scatter), part_bytes * ranks_.size(), stream,
-      [&] { launch_peer_barrier(operation, stream); });
+  return enqueue(PeerKind::reduce_scatter, part_bytes * ranks_.size(), PeerLane::compute, stream,
+                 [&] { launch_peer_barrier(operation, stream); });
+}
+
+/// The exchanges of a CUDA graph, whose epochs are those that follow when it is launched.
+class PeerExchange::Graph final : public CapturedCollectives {
+ public:
+  Graph(PeerExchange& exchange, const Captured& captured, cudaStream_t stream)
+      : exchange_(exchange), captured_(captured), stream_(stream) {}
+
+  void run(const std::function<void()>& launch) override {
+    if (captured_.bytes == 0) return launch();
+    exchange_.lanes_[static_cast<int>(PeerLane::compute)].operations.queue(
+        "peer exchanges of a CUDA graph", captured_.bytes, stream_, [&] {
+          for (const PeerLane lane : {PeerLane::compute, PeerLane::overlapped}) take_epochs(lane);
+          launch();
+        });
+  }
+
+ private:
+  void take_epochs(PeerLane lane) {
+    const int index = static_cast<int>(lane);
+    if (captured_.epochs[index] == 0) return;
+    std::uint32_t& epoch = exchange_.lanes_[index].epoch;
+    raise_flag(stream_, exchange_.flags_of(exchange_.ranks_.rank()) + epoch_base(lane), epoch);
+    epoch += captured_.epochs[index];
+  }
+
+  PeerExchange& exchange_;
+  const Captured captured_;
+  const cudaStream_t stream_;
+};
+
+std::unique_ptr<CapturedCollectives> PeerExchange::capture(cudaStream_t stream,
+                                                           const std::function<void()>& work) {
+  captured_.emplace();
+  try {
+    work();
+  } catch (...) {
+    captured_.reset();
+    throw;
+  }
+  const Captured captured = *std::exchange(captured_, std::nullopt);
+  if (captured.failed) return nullptr;
+  return std::make_unique<Graph>(*this, captured, stream);
 }
 
 bool PeerExchange::whole_vectors(const void* data, std::size_t part_bytes) const {
@@ -248,8 +302,8 @@ void PeerExchange::set_staging_buffer(void* base, std::size_t bytes) {
 bool PeerExchange::goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const {
   const bool pays =
       kind == PeerKind::reduce_scatter || (kind == PeerKind::all_reduce && ranks_.size() == 2);
-  return lane == PeerLane::overlapped && pays && bytes >= min_reduce_scatter_bytes(ranks_.size()) &&
-         bytes <= staging_bytes_;
+  return !captured_ && lane == PeerLane::overlapped && pays &&
+         bytes >= min_reduce_scatter_bytes(ranks_.size()) && bytes <= staging_bytes_;
 }
 
 void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
@@ -291,7 +345,7 @@ std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t 
                                                         PartArrivals& arrivals) {
   const int rank = ranks_.rank(), ranks = ranks_.size();
   const PeerMemory* memory = memory_of(data, ranks * part_bytes);
-  if (!memory || part_bytes < min_gather_bytes(ranks)) return nullptr;
+  if (captured_ || !memory || part_bytes < min_gather_bytes(ranks)) return nullptr;
   const std::uint32_t epoch = ++gathers_;
   const auto own = [&](CopyFlag what, int from) { return flags_of(rank) + copy_flag(what, from); };
   // GEMMs read the parts in the order in which the copies come: that of the next rank first.
@@ -310,8 +364,7 @@ std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t 
     }
     cuda::await_parts(stream, arrivals);
   };
-  return lanes_[static_cast<int>(PeerLane::overlapped)].operations.queue(
-      name_of(PeerKind::all_gather), ranks * part_bytes, stream, copies);
+  return enqueue(PeerKind::all_gather, ranks * part_bytes, PeerLane::overlapped, stream, copies);
 }
 
 // ---------------------------------------------------------------------------- messages

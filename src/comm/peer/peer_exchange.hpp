@@ -10,7 +10,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -101,8 +103,16 @@ class PeerExchange {
   std::shared_ptr<cuda::Event> queue_gather(void* data, std::size_t part_bytes, cudaStream_t stream,
                                             PartArrivals& arrivals);
 
+  /// See Communicator::capture(); `stream` is that of the compute lane. What is queued meanwhile is
+  /// done by kernels of the graph. Null where fail_capture() is called meanwhile.
+  std::unique_ptr<CapturedCollectives> capture(cudaStream_t stream,
+                                               const std::function<void()>& work);
+  bool captures() const { return captured_.has_value(); }
+  void fail_capture() { captured_->failed = true; }
+
  private:
   class Registration;
+  class Graph;
   /// Operations in the order of enqueueing, which is the same on all ranks.
   struct Lane {
     Lane(const std::string& description, Duration timeout, std::shared_ptr<const Ranks> ranks)
@@ -112,8 +122,19 @@ class PeerExchange {
     WatchedOperations operations;
   };
 
+  /// What a capture has added to a graph.
+  struct Captured {
+    std::array<std::uint32_t, kPeerLanes> epochs = {};
+    std::size_t bytes = 0;
+    bool failed = false;
+  };
+
   PeerExchange(MpiCommunicator& ranks, const std::string& description, Duration timeout);
   const PeerMemory* memory_of(const void* data, std::size_t bytes) const;
+  /// Enqueues an operation by `call()`; the watchdog follows it unless it is captured.
+  template <typename Call>
+  std::shared_ptr<cuda::Event> enqueue(PeerKind kind, std::size_t bytes, PeerLane lane,
+                                       cudaStream_t stream, Call&& call);
   /// An operation of `vectors` vectors a part with the lane's next `epochs` epochs, without data.
   PeerOperation next_operation(PeerLane lane, std::int64_t vectors, std::uint32_t epochs);
   std::uint32_t* flags_of(int rank) const;
@@ -132,6 +153,7 @@ class PeerExchange {
   std::size_t staging_bytes_ = 0;
   // Queued so far.
   std::uint32_t copies_ = 0, gathers_ = 0;
+  std::optional<Captured> captured_;  ///< in a capture
   std::array<Lane, kPeerLanes> lanes_;
 };
 

@@ -28,15 +28,17 @@ __device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* flag)
   return value;
 }
 
-/// Waits until the same block of every rank has reached `epoch`. One thread per peer signals it and
-/// waits for it. __syncthreads() orders what the block's other threads did before the release,
-/// which is cumulative, and what they do afterwards after the acquire; the release also covers the
-/// kernels before this one, which were done when it started.
+/// Waits until the same block of every rank has reached barrier `number` of the operation. One
+/// thread per peer signals it and waits for it. __syncthreads() orders what the block's other
+/// threads did before the release, which is cumulative, and what they do afterwards after the
+/// acquire; the release also covers the kernels before this one, which were done when it started.
 template <int kRanks>
-__device__ __forceinline__ void barrier(const PeerOperation& operation, std::uint32_t epoch) {
+__device__ __forceinline__ void barrier(const PeerOperation& operation, std::uint32_t number) {
   __syncthreads();
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < kRanks && peer != operation.rank) {
+    const std::uint32_t base = operation.base != nullptr ? *operation.base : 0;
+    const std::uint32_t epoch = base + operation.epoch + number;
     const int block = static_cast<int>(blockIdx.x);
     store_release(operation.flags[peer] + peer_flag(operation.lane, block, operation.rank), epoch);
     const std::uint32_t* heard =
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kPeerThreads) exchange(const PeerOperation ope
   const auto part = [&](int p) {
     return reinterpret_cast<uint4*>(operation.data[p]) + rank * vectors;
   };
-  barrier<kRanks>(operation, operation.epoch);
+  barrier<kRanks>(operation, 0);
   for_each_batch<kBatch>(blockIdx.x, gridDim.x, threadIdx.x, vectors, [&](std::int64_t first) {
     // ---- all loads before the first store
     uint4 loaded[kBatch][kSums ? kRanks : 1];
@@ -125,14 +127,14 @@ __global__ void __launch_bounds__(kPeerThreads) exchange(const PeerOperation ope
       }
     }
   });
-  barrier<kRanks>(operation, operation.epoch + 1);
+  barrier<kRanks>(operation, 1);
 }
 
 /// A barrier alone, of one block. If each block of a kernel that fills the GPU waited for the other
 /// ranks, no SM might be free for a collective of another group that those ranks need to get here.
 template <int kRanks>
 __global__ void synchronize_ranks(const PeerOperation operation) {
-  barrier<kRanks>(operation, operation.epoch);
+  barrier<kRanks>(operation, 0);
 }
 
 template <typename T, int kRanks, bool kSums, bool kSpreads>

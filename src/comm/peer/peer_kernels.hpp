@@ -42,6 +42,8 @@ TRIREME_HOST_DEVICE constexpr int peer_flag(PeerLane lane, int block, int from) 
 enum class CopyFlag { arrived, consumed, writable, gathered };
 inline constexpr int kCopyFlags = 4 * kMaxPeers;
 inline constexpr int kAllFlags = kPeerFlags + kCopyFlags;
+/// After the flags: the word of PeerOperation::base of a lane.
+constexpr int epoch_base(PeerLane lane) { return kAllFlags + static_cast<int>(lane); }
 
 /// The flag that rank `from` writes.
 constexpr int copy_flag(CopyFlag what, int from) {
@@ -68,7 +70,8 @@ TRIREME_HOST_DEVICE void for_each_batch(int block, int blocks, int thread, std::
 
 // ---------------------------------------------------------------------------- launchers
 
-/// Arguments of an exchange on one rank. All ranks pass the same sizes, lane and epoch.
+/// Arguments of an exchange on one rank. All ranks pass the same sizes, lane and epoch; in a CUDA
+/// graph all add the same base.
 struct PeerOperation {
   std::byte* data[kMaxPeers] = {};       ///< the whole buffer of every rank
   std::uint32_t* flags[kMaxPeers] = {};  ///< kAllFlags words of every rank
@@ -77,6 +80,9 @@ struct PeerOperation {
   std::int64_t vectors = 0;  ///< of one rank's part; the buffer has `ranks` parts
   PeerLane lane = PeerLane::compute;
   std::uint32_t epoch = 0;  ///< of the first barrier; the second has epoch + 1
+  /// Added to `epoch`: in this rank's memory, where a CUDA graph finds that of each launch; null:
+  /// 0.
+  const std::uint32_t* base = nullptr;
 };
 
 /// The operation on part `rank` of the buffers.
