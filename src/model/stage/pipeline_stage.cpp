@@ -18,28 +18,53 @@ Embedding::Tokens tokens_of(const Slot& slot) {
 /// Tokens of a micro-batch up to which blocks are captured as CUDA graphs. GPUs compute longer on
 /// more than hosts take to enqueue.
 constexpr std::int64_t kMaxCapturedTokens = 8192;
+/// The same among tensor ranks, in tokens times the square of `hidden` for each rank. Copy engines
+/// leave all SMs to GEMMs, but in a graph kernels sum over the ranks: it pays where the host takes
+/// about as long as the GPU. To enqueue a block's backward pass takes a host 225 us, as a graph 26:
+/// 1600 features and 1024 tokens on two ranks are at the limit, on H200s.
+constexpr std::int64_t kMaxCapturedWork = std::int64_t{1} << 31;
+
+/// Whether a stage captures passes; `registered`: its memory is, with the tensor group.
+bool captures_passes(const LayerContext& context, bool registered) {
+  const std::int64_t ranks = context.tensor_ranks, tokens = context.tokens();
+  if (tokens > kMaxCapturedTokens) return false;
+  if (ranks == 1) return true;
+  if (!registered || tokens * context.hidden * context.hidden > ranks * kMaxCapturedWork)
+    return false;
+  // NCCL finds the largest magnitudes of FP8, and is not captured. GEMMs that take the parts of a
+  // gather as they come gain more than graphs do.
+  const std::size_t part = context.shard_rows().size() * size_of(context.precision.activations);
+  return !is_fp8(context.precision.gemm) &&
+         (context.sp_ranks() == 1 || part < comm::min_gather_bytes(ranks));
+}
 
 }  // namespace
 
-void CudaGraphs::run(device::Backend& backend, const Key& key, const std::function<void()>& work) {
+CudaGraphs::Graph CudaGraphs::capture(const LayerContext& context,
+                                      const std::function<void()>& work) {
+  Graph graph{.tried = true};
+  graph.work = context.backend.capture([&] { graph.collectives = context.tensor.capture(work); });
+  if (!graph.collectives) graph.work.reset();
+  return graph;
+}
+
+void CudaGraphs::run(const LayerContext& context, const Key& key,
+                     const std::function<void()>& work) {
   const auto [known, is_first] = graphs_.try_emplace(key);
-  std::unique_ptr<device::CapturedWork>& graph = known->second;
-  if (!is_first && !graph) graph = backend.capture(work);
-  if (graph)
-    graph->replay();
-  else
-    work();
+  Graph& graph = known->second;
+  if (!is_first && !graph.tried) graph = capture(context, work);
+  if (!graph.work) return work();
+  graph.collectives->run([&] { graph.work->replay(); });
 }
 
 using Pass = CudaGraphs::Pass;
 
-// Exchanges with other ranks are not captured.
 template <typename Work>
 void PipelineStage::run_block(CudaGraphs::Pass kind, int slot, int block, const PassInfo& pass,
                               const void* gradient, const Work& work) {
   const int chunk = slots_[slot].chunk;
-  if (context_.tokens() > kMaxCapturedTokens || context_.tensor_ranks > 1) return work();
-  graphs_.run(context_.backend, {kind, slot, chunk, block, pass.training, gradient}, work);
+  if (!captures_) return work();
+  graphs_.run(context_, {kind, slot, chunk, block, pass.training, gradient}, work);
 }
 
 StageMemory PipelineStage::plan(const StageConfig& config, const grid::Layout& layout, int stage,
@@ -92,6 +117,8 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   write_rotary_table(backend, config.spec, scratch_.rotary);
   if (shared_workspace_)
     tensor.set_staging_buffer(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
+
+  captures_ = captures_passes(context_, shared_activations_ && shared_workspace_);
 
   const DocumentSpec& documents = config.spec.documents;
   const bool resets = documents.reset_positions || documents.reset_attention;

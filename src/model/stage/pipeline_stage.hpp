@@ -33,12 +33,19 @@ class CudaGraphs {
     auto operator<=>(const Key&) const = default;
   };
 
-  /// Runs `work`, the pass of `key`: the first time as it is, then captured where the backend
-  /// captures.
-  void run(device::Backend& backend, const Key& key, const std::function<void()>& work);
+  /// Runs `work`, the pass of `key`: the first time as it is, then captured where the backend and
+  /// the tensor group capture. Collective over that group.
+  void run(const LayerContext& context, const Key& key, const std::function<void()>& work);
 
  private:
-  std::map<Key, std::unique_ptr<device::CapturedWork>> graphs_;  ///< null: not captured yet
+  struct Graph {
+    bool tried = false;  ///< to capture it; the rest is null where that cannot be
+    std::unique_ptr<comm::CapturedCollectives> collectives;
+    std::unique_ptr<device::CapturedWork> work;
+  };
+  static Graph capture(const LayerContext& context, const std::function<void()>& work);
+
+  std::map<Key, Graph> graphs_;
 };
 
 /// Host memory of one micro-batch. Token (i, j), position i of sample j, stands at [i * micro_batch
@@ -201,6 +208,7 @@ class PipelineStage {
   HeadSlot head_;
   StageScratch scratch_;
   Embedding::Fp32 fp32_embedding_;  ///< empty without StageConfig::fp32_embedding
+  bool captures_ = false;           ///< passes as CUDA graphs
   CudaGraphs graphs_;
   std::vector<std::int32_t> starts_, positions_;  ///< on the host, of the micro-batch being loaded
 };
