@@ -64,7 +64,8 @@ void PipelineStage::run_block(CudaGraphs::Pass kind, int slot, int block, const 
                               const void* gradient, const Work& work) {
   const int chunk = slots_[slot].chunk;
   if (!captures_) return work();
-  graphs_.run(context_, {kind, slot, chunk, block, pass.training, gradient}, work);
+  const bool drops = pass.training && pass.first_sample;
+  graphs_.run(context_, {kind, slot, chunk, block, drops, gradient}, work);
 }
 
 StageMemory PipelineStage::plan(const StageConfig& config, const grid::Layout& layout, int stage,

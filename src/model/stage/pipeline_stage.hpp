@@ -27,7 +27,7 @@ class CudaGraphs {
     int slot;
     int chunk;
     int layer;
-    bool training;
+    bool drops;
     const void* gradient = nullptr;
 
     auto operator<=>(const Key&) const = default;
