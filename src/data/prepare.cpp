@@ -344,7 +344,11 @@ LineCounts split_lines(const LineSplitOptions& options) {
     write_line(part.places, place);
     meter.update(static_cast<double>(at));
   });
-  if (at != parts.size()) throw DataError("the input shrank while it was read");
+  if (at != parts.size())
+    throw DataError(
+        "{} of the {} lines of the input are left: a file of --input shrank while it "
+        "was read",
+        at, parts.size());
   for (tokenizer::PartFile* file : unpublished) file->sync();
   for (tokenizer::PartFile* file : unpublished) file->publish();
   return counts;

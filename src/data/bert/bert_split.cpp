@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "core/files.hpp"
 #include "core/philox.hpp"
+#include "core/text.hpp"
 #include "data/bert/sample.hpp"
 #include "data/gpt/gpt_dataset.hpp"
 #include "data/indexed_dataset.hpp"
@@ -328,7 +329,8 @@ RecordSamples::RecordSamples(RecordConfig config, std::vector<RecordFile> files)
       first_record_{0} {
   for (const RecordFile& file : files_)
     first_record_.push_back(first_record_.back() + file.records());
-  if (records() == 0) throw DeckError("data: the {} TFRecord files have no record", files_.size());
+  if (records() == 0)
+    throw DeckError("data: {} without a record", counted(files_.size(), "TFRecord file"));
 }
 
 std::uint64_t RecordSamples::lengths_hash() const {

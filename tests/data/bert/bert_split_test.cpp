@@ -142,7 +142,7 @@ TEST_F(BertSplitTest, RecordFilesAreNotDivided) {
   expect_error(ExitCode::deck, "data.split = 969,30,1: TFRecord files are not divided",
                [&] { open_bert_split(config_); });
   config_.common.split_weights = {1, 0, 0};
-  expect_error(ExitCode::deck, "have no record", [&] { open_bert_split(config_); });
+  expect_error(ExitCode::deck, "without a record", [&] { open_bert_split(config_); });
 }
 
 }  // namespace

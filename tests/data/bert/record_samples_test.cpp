@@ -261,7 +261,7 @@ TEST_F(RecordSamplesTest, RefusesDamagedFiles) {
   expect_error(ExitCode::data, "a.tfrecord', record 0 at byte 0: not a TFRecord file",
                [&] { open_records(config_); });
   write_file_atomically(folder_ / "a.tfrecord", "");
-  expect_error(ExitCode::deck, "have no record", [&] { open_records(config_); });
+  expect_error(ExitCode::deck, "without a record", [&] { open_records(config_); });
   // gzip cut short, damaged, and with a foreign rest.
   for (const int damage : {0, 1, 2}) {
     gzFile packed = gzopen(file("a.tfrecord").c_str(), "wb");
