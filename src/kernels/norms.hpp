@@ -74,7 +74,7 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context);
 struct Dropout {
   double probability = 0.0;
   std::uint64_t seed = 0;
-  /// In the backend's memory, where a CUDA graph finds that of each micro-batch; null: 0.
+  /// [1] in the backend's memory, where a CUDA graph finds that of each micro-batch; null: 0.
   const std::uint64_t* first_sample = nullptr;
   std::uint32_t layer = 0;
   DropoutSite site = DropoutSite::embedding;

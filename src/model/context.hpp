@@ -153,7 +153,7 @@ struct LayerPlace {
 struct PassInfo {
   bool training = true;
   std::uint64_t seed = 0;
-  /// The first sample's index, in the backend's memory; null without dropout.
+  /// The first sample's index in the run, [1] in the backend's memory; null without dropout.
   const std::uint64_t* first_sample = nullptr;
   /// Where each token's document begins: [b, s] in the backend's memory; null: attention ignores
   /// documents.
@@ -163,8 +163,11 @@ struct PassInfo {
   /// Tokens of each sample before its padding: [b] in the backend's memory; null: no padding.
   const std::int32_t* lengths = nullptr;
 
-  /// The dropout of one site.
+  /// The dropout of one site. Throws InternalError where a pass drops without a first sample: all
+  /// micro-batches would have the same masks.
   kernels::Dropout dropout(double probability, int layer, DropoutSite site) const {
+    TRIREME_CHECK(!training || probability == 0.0 || first_sample,
+                  "dropout of layer {} without the number of the first sample", layer);
     return {.probability = training ? probability : 0.0,
             .seed = seed,
             .first_sample = first_sample,

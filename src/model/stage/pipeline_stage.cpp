@@ -62,10 +62,9 @@ using Pass = CudaGraphs::Pass;
 template <typename Work>
 void PipelineStage::run_block(CudaGraphs::Pass kind, int slot, int block, const PassInfo& pass,
                               const void* gradient, const Work& work) {
-  const int chunk = slots_[slot].chunk;
   if (!captures_) return work();
   const bool drops = pass.training && pass.first_sample;
-  graphs_.run(context_, {kind, slot, chunk, block, drops, gradient}, work);
+  graphs_.run(context_, {kind, slot, slots_[slot].chunk, block, drops, gradient}, work);
 }
 
 StageMemory PipelineStage::plan(const StageConfig& config, const grid::Layout& layout, int stage,
