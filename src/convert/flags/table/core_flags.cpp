@@ -13,7 +13,8 @@ constexpr std::string_view kCommunication = "communication is not configured in 
 constexpr std::string_view kStaysOnGpu =
     "Trireme keeps weights, moments and activations on the GPU; recompute.offload: true offloads "
     "the inputs of recomputed layers";
-constexpr std::string_view kGraphs = "Trireme always captures its passes as CUDA graphs";
+constexpr std::string_view kGraphs =
+    "Trireme captures its passes as CUDA graphs where that is faster";
 constexpr std::string_view kMonitor = "metrics.jsonl records every event; log.prometheus exports";
 constexpr std::string_view kFaults =
     "a rank that is lost or hangs ends the job with an exit code by which it is requeued";
