@@ -250,6 +250,10 @@ struct Tensor {
   /// For the elements of types that need one: a value is its element times *scale. One number in
   /// the memory that `data` is in; null for 1.
   const float* scale = nullptr;
+  /// The largest magnitude of the elements, for their conversion to FP8: kernels::Amax says which
+  /// operations leave it here as they write them. [1] in the memory that `data` is in; null: no
+  /// place for it.
+  float* amax = nullptr;
 
   std::int64_t size() const { return shape.size(); }
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }
@@ -267,10 +271,10 @@ struct Tensor {
   Tensor view(Shape other) const {
     TRIREME_CHECK(other.size() == size(), "shape {} cannot be viewed as {}", to_string(shape),
                   to_string(other));
-    return {data, dtype, other, scale};
+    return {data, dtype, other, scale, amax};
   }
 
-  /// Rows [begin, begin + count) along the first axis.
+  /// Rows [begin, begin + count) along the first axis, without `amax`.
   Tensor rows(std::int64_t begin, std::int64_t count) const {
     TRIREME_CHECK(begin >= 0 && begin + count <= shape[0], "rows {}+{} of shape {}", begin, count,
                   to_string(shape));

@@ -29,6 +29,7 @@ inline constexpr int kMaxHead = 256;
 /// fewer kv_heads, which divides heads, query head i reads key and value head i / (heads /
 /// kv_heads), and their gradients are sums over those query heads; 0 stands for `heads`.
 /// `first_head` is the global index of local head 0: dropout is keyed by the global query head.
+/// Raises out's amax (see Amax).
 /// Sources: Dao, "FlashAttention-2" (2023), section 3 (what is saved and recomputed); Ainslie et
 /// al., "GQA" (2023).
 struct AttentionForward {

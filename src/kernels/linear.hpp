@@ -17,6 +17,10 @@ namespace trireme::kernels {
 
 /// Writes the largest magnitude of x's elements to amax [1] fp32; NaN where one of them is NaN. x
 /// of fp32 or a 16-bit type.
+///
+/// Operations whose comment says that they raise the amax of a tensor save this pass: they replace
+/// *tensor.amax, where there is a place for it, by the larger of it and the largest magnitude of
+/// what they write, as it is rounded.
 struct Amax {
   Tensor x;
   Tensor amax;
@@ -105,12 +109,16 @@ DType check_quantize_blocks(const QuantizeBlocks& args);
 
 namespace host {
 void amax(const Amax& args);
+/// Raises x.amax, if there is a place for it.
+void raise_amax(const Tensor& x);
 void quantize(const Quantize& args);
 void quantize_blocks(const QuantizeBlocks& args);
 }  // namespace host
 
 namespace cuda {
 void amax(const Amax& args, const Context& context);
+/// Raises x.amax, if there is a place for it, in a pass over x.
+void raise_amax(const Tensor& x, const Context& context);
 void quantize(const Quantize& args, const Context& context);
 void quantize_blocks(const QuantizeBlocks& args, const Context& context);
 }  // namespace cuda
@@ -131,6 +139,7 @@ struct GeluForward {
 
 /// Writes dx = dout * f'(x) and adds its column sums to dbias, the gradient of the bias that
 /// became part of x. dx may be dout or x. dout, x, dx [T, n]; dbias [n] of the accumulation type.
+/// Raises dx's amax.
 struct GeluBackward {
   Tensor dout;
   Tensor x;
@@ -140,8 +149,8 @@ struct GeluBackward {
 };
 
 /// Writes out = f(gate) * up: SwiGLU with f = silu, GeGLU with gelu_tanh or gelu. x [T, 2 n]: the n
-/// columns of gate, then those of up; it is kept for the backward pass. out [T, n]. Source:
-/// Shazeer, "GLU variants improve transformer" (2020).
+/// columns of gate, then those of up; it is kept for the backward pass. out [T, n], whose amax is
+/// raised. Source: Shazeer, "GLU variants improve transformer" (2020).
 struct GatedForward {
   Tensor x;
   Tensor out;
@@ -149,6 +158,7 @@ struct GatedForward {
 };
 
 /// Writes dx = (dout * up * f'(gate), dout * f(gate)). dx may be x. x, dx [T, 2 n], dout [T, n].
+/// Raises dx's amax.
 struct GatedBackward {
   Tensor dout;
   Tensor x;
@@ -289,7 +299,7 @@ void linear_weight_gradient(const LinearWeightGradient& args);
 }
 
 /// Adds the column sums of dout to dbias. dout [T, n]; dbias [n] of the accumulation type. Sums in
-/// double on the host; the order of the sum is fixed.
+/// double on the host; the order of the sum is fixed. Raises dout's amax: it reads all of it.
 struct BiasGradient {
   Tensor dout;
   Tensor dbias;

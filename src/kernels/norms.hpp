@@ -23,7 +23,8 @@ enum class NormKind { layer, rms };
 
 /// Writes out = (x - mean) * rstd * weight + bias over the last axis, and the statistics for the
 /// backward pass. x, out [T, h]; weight, bias [h]; mean, rstd [T] of the accumulation type. On CUDA
-/// h is at most kMaxRowColumns. Statistics are accumulated in double on the host.
+/// h is at most kMaxRowColumns. Statistics are accumulated in double on the host. Raises out's amax
+/// (see Amax).
 struct LayerNormForward {
   Tensor x;
   Tensor weight;
@@ -41,6 +42,7 @@ struct LayerNormForward {
 /// sums of the new dx added, before they are rounded: the gradient of a bias that was added to x.
 /// The order of all sums is fixed. When given, out [T, h] gets the result of the forward pass
 /// again, bit by bit, for which bias [h] is needed, too: x is at hand, so that costs a write.
+/// Raises dx's amax.
 struct LayerNormBackward {
   Tensor dout;
   Tensor x;
@@ -81,7 +83,8 @@ struct Dropout {
 };
 
 /// Writes dx = mask * dout / (1 - p), the same mask as the forward pass drew. dx may be dout.
-/// dout, dx [s, b, h]: positions first_position .. first_position + s - 1 of each sample.
+/// dout, dx [s, b, h]: positions first_position .. first_position + s - 1 of each sample. Raises
+/// dx's amax.
 struct DropoutBackward {
   Tensor dout;
   Tensor dx;
@@ -104,7 +107,8 @@ struct BiasDropoutResidual {
 /// BiasDropoutResidual, then the normalisation of its result (LayerNormForward): writes out and
 /// norm = (out - mean) * rstd * weight + norm_bias. weight, norm_bias [h]; norm like out; mean,
 /// rstd [s b] of the accumulation type; NormKind::rms has no norm_bias and no mean. With `terms`,
-/// which are like sum.x, their sum stands for sum.x, which is not read; see adds_terms().
+/// which are like sum.x, their sum stands for sum.x, which is not read; see adds_terms(). Raises
+/// norm's amax.
 struct BiasDropoutResidualNorm {
   BiasDropoutResidual sum;
   PeerTerms terms = {};

@@ -90,8 +90,11 @@ struct LayerSizes {
 struct Fp8Workspace {
   Tensor operand;     ///< an input x of a linear, or a gradient dy: as many elements as the largest
   Tensor transposed;  ///< the same of dy^T, for the weight gradient
-  Tensor amax;        ///< [1] fp32
-  Tensor scales;      ///< fp32: of the operand, as many as the most that one has
+  Tensor amax;        ///< [1] fp32, of what has no place in `amaxes`
+  /// [linears, 2] fp32 of all the model's linears that may be in FP8, zeros when a pass begins:
+  /// amax of a linear's input and of the gradient of its output (Linear::with_input_amax()).
+  Tensor amaxes;
+  Tensor scales;             ///< fp32: of the operand, as many as the most that one has
   Tensor transposed_scales;  ///< the same of dy^T, where blocks have them
 };
 
@@ -146,6 +149,10 @@ struct LayerPlace {
   double output_init_std = 0.02;  ///< of those that end a sublayer
   bool fp8 = false;               ///< BlockSpec::fp8
   bool fp8_blocks = false;        ///< BlockSpec::fp8_blocks
+
+  /// LinearSpec::fp8_number of linear `i` of the layer.
+  int fp8_number(int i) const { return kFp8Linears * layer + i; }
+  static constexpr int kFp8Linears = 4;  ///< qkv, projection, and both of the MLP
 };
 
 /// How a forward pass treats one micro-batch: dropout is on when training, keyed by the first

@@ -25,7 +25,7 @@ struct ActivationElements {
   }
 };
 
-/// Writes dx, and hands it on to the column sums before it is rounded.
+/// Writes dx, and returns it to the column sums before it is rounded.
 template <typename Function, typename T, int kWidth>
 struct ActivationGradient {
   static constexpr int kUnroll = 3;
@@ -36,16 +36,21 @@ struct ActivationGradient {
   const T* dout;
   const T* x;
   T* dx;
+  float* amax;
 
+  __device__ LargestMagnitude<T> largest() const { return LargestMagnitude<T>(amax); }
   __device__ Inputs load(std::int64_t offset) const {
     return {cuda::load<kWidth>(dout + offset), cuda::load<kWidth>(x + offset)};
   }
-  __device__ Values<kWidth> compute(std::int64_t offset, const Inputs& inputs) const {
+  __device__ Values<kWidth> compute(std::int64_t offset, const Inputs& inputs,
+                                    LargestMagnitude<T>& largest) const {
     Values<kWidth> gradient = widen(inputs.dout);
     const Values<kWidth> values = widen(inputs.x);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) gradient[i] *= Function(values[i]).derivative(values[i]);
-    cuda::store(dx + offset, narrow<T>(gradient));
+    const Elements<T, kWidth> rounded = narrow<T>(gradient);
+    largest.take(rounded);
+    cuda::store(dx + offset, rounded);
     return gradient;
   }
 };
@@ -60,18 +65,23 @@ struct GatedElements {
 
   const T* x;
   T* out;
+  float* amax;
   std::uint32_t n;
 
+  __device__ LargestMagnitude<T> largest() const { return LargestMagnitude<T>(amax); }
   __device__ Inputs load(std::uint32_t row, std::uint32_t column) const {
     const T* from = x + std::int64_t{row} * 2 * n + column;
     return {cuda::load<kWidth>(from), cuda::load<kWidth>(from + n)};
   }
-  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs) const {
+  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs,
+                        LargestMagnitude<T>& largest) const {
     const Values<kWidth> gate = widen(inputs.gate);
     Values<kWidth> values = widen(inputs.up);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] *= Function(gate[i]).value(gate[i]);
-    cuda::store(out + std::int64_t{row} * n + column, narrow<T>(values));
+    const Elements<T, kWidth> rounded = narrow<T>(values);
+    largest.take(rounded);
+    cuda::store(out + std::int64_t{row} * n + column, rounded);
   }
 };
 
@@ -85,14 +95,17 @@ struct GatedGradient {
   const T* dout;
   const T* x;
   T* dx;
+  float* amax;
   std::uint32_t n;
 
+  __device__ LargestMagnitude<T> largest() const { return LargestMagnitude<T>(amax); }
   __device__ Inputs load(std::uint32_t row, std::uint32_t column) const {
     const T* from = x + std::int64_t{row} * 2 * n + column;
     return {cuda::load<kWidth>(dout + std::int64_t{row} * n + column), cuda::load<kWidth>(from),
             cuda::load<kWidth>(from + n)};
   }
-  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs) const {
+  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs,
+                        LargestMagnitude<T>& largest) const {
     const Values<kWidth> gradient = widen(inputs.dout);
     Values<kWidth> gate = widen(inputs.gate), up = widen(inputs.up);
 #pragma unroll
@@ -103,8 +116,11 @@ struct GatedGradient {
       gate[i] = dgate;
     }
     T* to = dx + std::int64_t{row} * 2 * n + column;
-    cuda::store(to, narrow<T>(gate));
-    cuda::store(to + n, narrow<T>(up));
+    const Elements<T, kWidth> of_gate = narrow<T>(gate), of_up = narrow<T>(up);
+    largest.take(of_gate);
+    largest.take(of_up);
+    cuda::store(to, of_gate);
+    cuda::store(to + n, of_up);
   }
 };
 
@@ -170,8 +186,8 @@ void gelu_backward(const GeluBackward& args, const Context& context) {
     dispatch_function<T>(args.function, [&](auto function) {
       using Function = typename decltype(function)::type;
       dispatch_width<T>(rows_aligned16<T>(extents.columns, dout, x, dx), [&](auto width) {
-        add_column_sums<width>(ActivationGradient<Function, T, width>{dout, x, dx}, extents,
-                               args.dbias.as<float>(), context);
+        add_column_sums<width>(ActivationGradient<Function, T, width>{dout, x, dx, args.dx.amax},
+                               extents, args.dbias.as<float>(), context);
       });
     });
   });
@@ -191,9 +207,10 @@ void gated_forward(const GatedForward& args, const Context& context) {
     dispatch_function<T>(args.function, [&](auto function) {
       using Function = typename decltype(function)::type;
       dispatch_width<T>(rows_aligned16<T>(n, x, out), [&](auto width) {
-        launch_rows<width>(op,
-                           GatedElements<Function, T, width>{x, out, static_cast<std::uint32_t>(n)},
-                           extents, context);
+        launch_rows<width>(
+            op,
+            GatedElements<Function, T, width>{x, out, args.out.amax, static_cast<std::uint32_t>(n)},
+            extents, context);
       });
     });
   });
@@ -215,9 +232,10 @@ void gated_backward(const GatedBackward& args, const Context& context) {
     dispatch_function<T>(args.function, [&](auto function) {
       using Function = typename decltype(function)::type;
       dispatch_width<T>(rows_aligned16<T>(n, dout, x, dx), [&](auto width) {
-        launch_rows<width>(
-            op, GatedGradient<Function, T, width>{dout, x, dx, static_cast<std::uint32_t>(n)},
-            extents, context);
+        launch_rows<width>(op,
+                           GatedGradient<Function, T, width>{dout, x, dx, args.dx.amax,
+                                                             static_cast<std::uint32_t>(n)},
+                           extents, context);
       });
     });
   });
@@ -233,9 +251,13 @@ struct PlainElements {
   using Inputs = Elements<T, kWidth>;
 
   const T* dout;
+  float* amax;
 
+  __device__ LargestMagnitude<T> largest() const { return LargestMagnitude<T>(amax); }
   __device__ Inputs load(std::int64_t offset) const { return cuda::load<kWidth>(dout + offset); }
-  __device__ Values<kWidth> compute(std::int64_t, const Inputs& inputs) const {
+  __device__ Values<kWidth> compute(std::int64_t, const Inputs& inputs,
+                                    LargestMagnitude<T>& largest) const {
+    largest.take(inputs);
     return widen(inputs);
   }
 };
@@ -253,8 +275,8 @@ void bias_gradient(const BiasGradient& args, const Context& context) {
     using T = decltype(zero);
     const T* dout = args.dout.as<T>();
     dispatch_width<T>(rows_aligned16<T>(extents.columns, dout), [&](auto width) {
-      add_column_sums<width>(PlainElements<T, width>{dout}, extents, args.dbias.as<float>(),
-                             context);
+      add_column_sums<width>(PlainElements<T, width>{dout, args.dout.amax}, extents,
+                             args.dbias.as<float>(), context);
     });
   });
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/arithmetic.hpp"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/common/normalize.cuh"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 namespace {
@@ -38,15 +39,20 @@ struct ScaleGradient {
 
   const T* dout;
   T* dx;
+  float* amax;
   RowMask mask;
 
+  __device__ LargestMagnitude<T> largest() const { return LargestMagnitude<T>(amax); }
   __device__ Inputs load(std::uint32_t row, std::uint32_t column) const {
     return cuda::load<kWidth>(dout + std::int64_t{row} * mask.h + column);
   }
-  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs) const {
+  __device__ void store(std::uint32_t row, std::uint32_t column, const Inputs& inputs,
+                        LargestMagnitude<T>& largest) const {
     Values<kWidth> values = widen(inputs);
     mask.apply(values, row, column);
-    cuda::store(dx + std::int64_t{row} * mask.h + column, narrow<T>(values));
+    const Elements<T, kWidth> rounded = narrow<T>(values);
+    largest.take(rounded);
+    cuda::store(dx + std::int64_t{row} * mask.h + column, rounded);
   }
 };
 
@@ -172,7 +178,7 @@ void dropout_backward(const DropoutBackward& args, const Context& context) {
     if (args.dx.data != args.dout.data)
       TRIREME_CUDA(cudaMemcpyAsync(args.dx.data, args.dout.data, args.dout.bytes(),
                                    cudaMemcpyDeviceToDevice, context.stream));
-    return;
+    return raise_amax(args.dx, context);
   }
   dispatch_cuda(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -180,7 +186,8 @@ void dropout_backward(const DropoutBackward& args, const Context& context) {
     T* dx = args.dx.as<T>();
     dispatch_width<T>(rows_aligned16<T>(extents.columns, dout, dx), [&](auto width) {
       const RowMask mask(args.dropout, args.dout.shape, args.first_position);
-      launch_rows<width>(op, ScaleGradient<T, width>{dout, dx, mask}, extents, context);
+      launch_rows<width>(op, ScaleGradient<T, width>{dout, dx, args.dx.amax, mask}, extents,
+                         context);
     });
   });
 }

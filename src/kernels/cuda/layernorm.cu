@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
   constexpr bool kStaged = P::kStaged, kHoldsWeight = P::kHoldsWeight;
   __shared__ float sums_of_rows[2][P::kWarps][2];
   wait_for_previous_kernel();
+  LargestMagnitude<T> largest(args.amax);
   const int h = args.h, team_threads = args.team_threads, teams = blockDim.x / team_threads;
   const int team = threadIdx.x / team_threads;
   const NormColumns<P> own{team_threads, static_cast<int>(threadIdx.x) - team * team_threads, h};
@@ -161,7 +162,9 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
         if constexpr (P::kSumsDx) columns[2][g][i] += dx[i];
       }
       const std::int64_t place = std::int64_t{row} * h + own.column(g);
-      store(args.dx + place, narrow<T>(dx));
+      const Elements<T, kWidth> rounded = narrow<T>(dx);
+      largest.take(rounded);
+      store(args.dx + place, rounded);
       if (args.out == nullptr) continue;
       const Values<kWidth> bias =
           args.bias != nullptr ? widen(load<kWidth>(args.bias + own.column(g))) : Values<kWidth>{};
@@ -175,6 +178,7 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
       stage = stage + 1 == args.stages ? 0 : stage + 1;
     }
   }
+  largest.raise();
   store_partials<P>(args, own, team, columns);
 }
 
@@ -262,6 +266,7 @@ void layernorm_backward(const LayerNormBackward& args, const Context& context) {
                                      .out = args.out ? args.out.as<T>() : nullptr,
                                      .bias = args.out && layer ? args.bias.as<T>() : nullptr,
                                      .partials = partials,
+                                     .amax = args.dx.amax,
                                      .rows = extents.rows,
                                      .h = static_cast<int>(h)};
     blocks = args.dx_sum ? enqueue_gradients<T, true>(gradients, context)

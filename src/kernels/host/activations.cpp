@@ -157,6 +157,7 @@ void gelu_backward(const GeluBackward& args) {
     });
   });
   bias_gradient({.dout = args.dx, .dbias = args.dbias});
+  raise_amax(args.dx);
 }
 
 void gated_forward(const GatedForward& args) {
@@ -170,6 +171,7 @@ void gated_forward(const GatedForward& args) {
     using T = decltype(zero);
     with_function<T>(a.function, [&](auto function) { apply_gate<decltype(function), T>(a); });
   });
+  raise_amax(args.out);
 }
 
 void gated_backward(const GatedBackward& args) {
@@ -185,6 +187,7 @@ void gated_backward(const GatedBackward& args) {
     with_function<T>(a.function,
                      [&](auto function) { apply_gate_gradient<decltype(function), T>(a); });
   });
+  raise_amax(args.dx);
 }
 
 }  // namespace trireme::kernels::host

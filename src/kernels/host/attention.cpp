@@ -336,6 +336,7 @@ void attention_forward(const AttentionForward& args) {
   using Args = AttentionForward;
   compute(args, dtype, {&Args::qkv}, {&Args::out},
           [](const Args& a, auto zero) { forward<decltype(zero)>(a); });
+  raise_amax(args.out);
 }
 
 void attention_backward(const AttentionBackward& args) {

@@ -46,6 +46,18 @@ void transpose(const T* in, std::int64_t rows, std::int64_t columns, T* out) {
   });
 }
 
+/// The largest magnitude of `size` elements of x.
+template <typename T>
+std::uint32_t largest_magnitude(const T* x, std::int64_t size) {
+  const std::int64_t blocks = (size + kBlock - 1) / kBlock;
+  std::uint32_t largest = 0;
+#pragma omp parallel for reduction(max : largest) schedule(static)
+  for (std::int64_t block = 0; block < blocks; ++block)
+    for (std::int64_t i = block * kBlock; i < std::min(size, (block + 1) * kBlock); ++i)
+      largest = std::max(largest, magnitude(static_cast<float>(x[i])));
+  return largest;
+}
+
 struct Scaled;
 struct Rounded;
 struct Activated;
@@ -97,14 +109,15 @@ void amax(const Amax& args) {
       gelu_forward({.x = a.x, .out = {activated, a.x.dtype, a.x.shape}});
       x = activated;
     }
-    const std::int64_t size = a.x.size(), blocks = (size + kBlock - 1) / kBlock;
-    std::uint32_t largest = 0;
-#pragma omp parallel for reduction(max : largest) schedule(static)
-    for (std::int64_t block = 0; block < blocks; ++block)
-      for (std::int64_t i = block * kBlock; i < std::min(size, (block + 1) * kBlock); ++i)
-        largest = std::max(largest, magnitude(static_cast<float>(x[i])));
-    *a.amax.template as<float>() = std::bit_cast<float>(largest);
+    *a.amax.template as<float>() = std::bit_cast<float>(largest_magnitude(x, a.x.size()));
   });
+}
+
+void raise_amax(const Tensor& x) {
+  if (!x.amax) return;
+  float largest = 0.0f;
+  amax({.x = x, .amax = {&largest, DType::f32, {1}}});
+  if (magnitude(largest) > magnitude(*x.amax)) *x.amax = largest;
 }
 
 void quantize(const Quantize& args) {
@@ -114,6 +127,9 @@ void quantize(const Quantize& args) {
   const float factor = fp8_factor(*args.amax.as<float>(), fp8_max(dtype));
   *args.scale.as<float>() = 1.0f / factor;
   float* scaled = values_of(args.x, args.gelu);
+  // On GPUs nothing looks whether an operation has raised it.
+  TRIREME_CHECK(!args.x.amax || magnitude(*args.x.amax) >= largest_magnitude(scaled, size),
+                "quantize: x has larger elements than its amax, {}", *args.x.amax);
   parallel_blocks(size, kBlock, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) scaled[i] *= factor;
   });
@@ -343,6 +359,7 @@ void bias_gradient(const BiasGradient& args) {
     add_column_sums(rows, n, a.dbias.as<T>(),
                     [&](std::int64_t t, std::int64_t i) { return dout[t * n + i]; });
   });
+  raise_amax(args.dout);
 }
 
 }  // namespace trireme::kernels::host

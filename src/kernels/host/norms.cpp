@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/host/compute.hpp"
+#include "kernels/linear.hpp"
 #include "kernels/norms.hpp"
 #include "kernels/preconditions.hpp"
 
@@ -150,6 +151,7 @@ void layernorm_forward(const LayerNormForward& args) {
   compute(
       args, dtype, {&Args::x, &Args::weight, &Args::bias}, {&Args::out},
       [rows = rows, h = h](const Args& a, auto zero) { normalize<decltype(zero)>(a, rows, h); });
+  raise_amax(args.out);
 }
 
 void layernorm_backward(const LayerNormBackward& args) {
@@ -186,6 +188,7 @@ void layernorm_backward(const LayerNormBackward& args) {
             add_column_sums(rows, h, a.dx_sum.template as<T>(),
                             [=](std::int64_t t, std::int64_t i) { return dx[t * h + i]; });
           });
+  raise_amax(args.dx);
 }
 
 // ---- dropout
@@ -258,6 +261,7 @@ void dropout_backward(const DropoutBackward& args) {
   using Args = DropoutBackward;
   compute(args, dtype, {&Args::dout}, {&Args::dx},
           [](const Args& a, auto zero) { scale_gradient<decltype(zero)>(a); });
+  raise_amax(args.dx);
 }
 
 void bias_dropout_residual(const BiasDropoutResidual& args) {

@@ -89,14 +89,16 @@ Attention::Attention(const AttentionSpec& spec, const LayerPlace& place)
             .init_std = place.init_std,
             .bias = spec.qkv_bias,
             .fp8 = place.fp8,
-            .fp8_blocks = place.fp8_blocks}),
+            .fp8_blocks = place.fp8_blocks,
+            .fp8_number = place.fp8_number(0)}),
       projection_({.name = place.name + "attention/projection/",
                    .out = {place.hidden},
                    .in = spec.heads * spec.head_dim,
                    .init_std = place.output_init_std,
                    .bias = spec.output_bias,
                    .fp8 = place.fp8,
-                   .fp8_blocks = place.fp8_blocks}) {}
+                   .fp8_blocks = place.fp8_blocks,
+                   .fp8_number = place.fp8_number(1)}) {}
 
 void Attention::declare(ParameterTableBuilder& table) const {
   qkv_.declare(table);
@@ -227,9 +229,10 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
   normalize(context, saved);
   rotate(context, saved.qkv, /*first_position=*/0, pass.positions, /*inverse=*/false);
   scale_queries(context, saved.qkv);
+  const Tensor attn_out = projection_.with_input_amax(context, saved.attn_out);
   context.backend.attention_forward(
       {.qkv = saved.qkv,
-       .out = saved.attn_out,
+       .out = attn_out,
        .lse = saved.lse,
        .heads = local_heads(context),
        .first_head = context.tensor.rank() * local_heads(context),
@@ -238,7 +241,7 @@ void Attention::forward(const LayerContext& context, const PassInfo& pass, const
        .document_start = pass.document_start,
        .lengths = pass.lengths,
        .kv_heads = local_kv_heads(context)});
-  projection_.forward(context, saved.attn_out, y, saved.projection_in);
+  projection_.forward(context, attn_out, y, saved.projection_in);
 }
 
 void Attention::forward_cached(const LayerContext& context, const Tensor& x,
@@ -340,7 +343,7 @@ Tensor Attention::backward(const LayerContext& context, const LayerWorkspace& wo
   scale_queries(context, dqkv);
   rotate(context, dqkv, /*first_position=*/0, pass.positions, /*inverse=*/true);
   normalize_backward(context, saved, dqkv);
-  qkv_.input_gradient(context, dqkv, workspace.hidden);
+  qkv_.input_gradient(context, dqkv, workspace.hidden, /*add_bias=*/true);
   return dqkv;
 }
 

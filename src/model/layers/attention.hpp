@@ -85,6 +85,7 @@ class Attention {
   std::int64_t heads_width(const LayerSizes& sizes) const {
     return local_heads(sizes) * spec_.head_dim;
   }
+  const ColumnParallelLinear& qkv() const { return qkv_; }
   /// The output projection, whose bias the residual sum adds.
   const RowParallelLinear& projection() const { return projection_; }
   /// The linears that may be in FP8.

@@ -157,9 +157,9 @@ void TransformerBlock::forward(const LayerContext& context, const LayerWorkspace
       attention_.forward(context, pass, saved.attention_in, saved.attention, workspace.hidden);
     });
   if (!pre_norm()) return forward_post_norm(context, workspace, pass, input, saved, output);
-  if (!joints.has_norm1)
-    norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));
-  attention_.forward(context, pass, saved.norm1_out, saved.attention, workspace.hidden);
+  const Tensor norm1_out = attention_.qkv().with_input_amax(context, saved.norm1_out);
+  if (!joints.has_norm1) norm1_->forward(context, input, saved.norm1, sp_shard(context, norm1_out));
+  attention_.forward(context, pass, norm1_out, saved.attention, workspace.hidden);
   finish_forward(context, workspace, pass, input, saved, output, joints);
 }
 
@@ -186,16 +186,18 @@ void TransformerBlock::finish_forward(const LayerContext& context, const LayerWo
                                       const PassInfo& pass, const Tensor& input,
                                       const BlockActivations& saved, const Tensor& output,
                                       const BlockJoints& joints) const {
+  const Tensor norm2_out = mlp_->with_input_amax(context, saved.norm2_out);
   attention_residual_.sum_forward(context, pass, workspace.hidden,
                                   attention_.projection().bias().weight, input, saved.residual_mid,
-                                  {*norm2_, saved.norm2, saved.norm2_out}, /*settles=*/!output);
-  mlp_->forward(context, saved.norm2_out, saved.mlp, output ? workspace.mlp_out : Tensor());
+                                  {*norm2_, saved.norm2, norm2_out}, /*settles=*/!output);
+  mlp_->forward(context, norm2_out, saved.mlp, output ? workspace.mlp_out : Tensor());
   if (!output) return;
   const Tensor& bias = mlp_->output().bias().weight;
   if (joints.next)
     mlp_residual_.sum_forward(
         context, pass, workspace.mlp_out, bias, saved.residual_mid, output,
-        {*joints.next->norm1_, joints.next_saved->norm1, joints.next_saved->norm1_out},
+        {*joints.next->norm1_, joints.next_saved->norm1,
+         joints.next->attention_.qkv().with_input_amax(context, joints.next_saved->norm1_out)},
         /*settles=*/false);
   else
     mlp_residual_.sum_forward(context, pass, workspace.mlp_out, bias, saved.residual_mid, output);
@@ -204,7 +206,7 @@ void TransformerBlock::finish_forward(const LayerContext& context, const LayerWo
 void TransformerBlock::backward(const LayerContext& context, const LayerWorkspace& workspace,
                                 const PassInfo& pass, const Tensor& input,
                                 const BlockActivations& saved, const Tensor& gradient,
-                                const BlockGradients* deferred) const {
+                                const BlockGradients* deferred, float* input_amax) const {
   if (output_norm())
     return backward_output_norm(context, workspace, pass, saved, gradient, deferred);
   const DeferredGradients* mlp = deferred ? &deferred->mlp : nullptr;
@@ -214,7 +216,15 @@ void TransformerBlock::backward(const LayerContext& context, const LayerWorkspac
     return attention_backward_post_norm(context, workspace, pass, saved, gradient, attention);
   }
   mlp_backward(context, workspace, pass, saved, gradient, mlp);
-  attention_backward(context, workspace, pass, input, saved, gradient, attention);
+  attention_backward(context, workspace, pass, input, saved, gradient, attention, input_amax);
+}
+
+float* TransformerBlock::gradient_amax(const LayerContext& context, const PassInfo& pass,
+                                       const Tensor& gradient) const {
+  if (!pre_norm() || mlp_residual_.drops(pass)) return nullptr;
+  Tensor dy = gradient;
+  dy.amax = nullptr;
+  return mlp_->with_gradient_amax(context, dy).amax;
 }
 
 void TransformerBlock::backward_weights(const LayerContext& context,
@@ -240,16 +250,16 @@ void TransformerBlock::mlp_backward(const LayerContext& context, const LayerWork
                                     const Tensor& gradient,
                                     const DeferredGradients* deferred) const {
   const Tensor& full = workspace.hidden;
-  const Tensor dy = mlp_residual_.backward(
-      context, pass, gradient, deferred ? deferred->second : sp_shard(context, workspace.mlp_out),
-      deferred);
+  const Tensor scratch = deferred ? deferred->second : sp_shard(context, workspace.mlp_out);
+  const Tensor dy = mlp_residual_.backward(context, pass, gradient,
+                                           mlp_->with_gradient_amax(context, scratch), deferred);
   const Tensor dfc1 = mlp_->backward(context, workspace, dy, saved.mlp, deferred);
   norm_backward(
       context, *norm2_, full,
       {.dout = sp_shard(context, full),
        .x = saved.residual_mid,
        .statistics = saved.norm2,
-       .dx = gradient,
+       .dx = attention_gradient(context, pass, gradient),
        // Without dropout the projection's bias has the gradient of the residual stream, which is
        // complete here.
        .dx_sum =
@@ -263,24 +273,36 @@ void TransformerBlock::mlp_backward(const LayerContext& context, const LayerWork
       [&] { mlp_->fc1_gradient(context, saved.norm2_out, dfc1, saved.mlp, deferred); });
 }
 
+Tensor TransformerBlock::attention_gradient(const LayerContext& context, const PassInfo& pass,
+                                            const Tensor& gradient) const {
+  Tensor dy = gradient;
+  dy.amax = nullptr;
+  return attention_residual_.drops(pass) ? dy
+                                         : attention_.projection().with_gradient_amax(context, dy);
+}
+
 void TransformerBlock::attention_backward(const LayerContext& context,
                                           const LayerWorkspace& workspace, const PassInfo& pass,
                                           const Tensor& input, const BlockActivations& saved,
-                                          const Tensor& gradient,
-                                          const DeferredGradients* deferred) const {
+                                          const Tensor& gradient, const DeferredGradients* deferred,
+                                          float* input_amax) const {
   const Tensor& full = workspace.hidden;
+  const Tensor scratch = deferred ? deferred->second : sp_shard(context, full);
   const Tensor dy = attention_residual_.backward(
-      context, pass, gradient, deferred ? deferred->second : sp_shard(context, full), deferred);
+      context, pass, attention_gradient(context, pass, gradient),
+      attention_.projection().with_gradient_amax(context, scratch), deferred);
   const Tensor dqkv =
       attention_.backward(context, workspace, pass, dy, saved.attention,
                           /*add_bias=*/attention_residual_.drops(pass), deferred,
                           overlapped_fc2_gradient(context, workspace, saved, deferred));
+  Tensor dx = gradient;
+  dx.amax = input_amax;
   norm_backward(
       context, *norm1_, full,
       {.dout = sp_shard(context, full),
        .x = input,
        .statistics = saved.norm1,
-       .dx = gradient,
+       .dx = dx,
        .out = saved.keeps_norms ? Tensor() : saved.norm1_out},
       [&] {
         norm1_->forward(context, input, saved.norm1, sp_shard(context, saved.norm1_out));

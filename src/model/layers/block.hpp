@@ -101,10 +101,15 @@ class TransformerBlock {
   /// Turns `gradient` [S, b, h], that of the output, into that of the input, in place, and adds the
   /// weight gradients: under sequence parallelism, those of Parameter::sequence_parallel are of
   /// this rank's positions alone. With `deferred` those of the weight matrices are left to
-  /// backward_weights(), and what that needs is written there. Collective over the tensor group.
+  /// backward_weights(), and what that needs is written there. `gradient` may have an amax, and
+  /// with `input_amax`, gradient_amax() of the block before, that of the result is raised.
+  /// Collective over the tensor group.
   void backward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
                 const Tensor& input, const BlockActivations& saved, const Tensor& gradient,
-                const BlockGradients* deferred = nullptr) const;
+                const BlockGradients* deferred = nullptr, float* input_amax = nullptr) const;
+  /// Where amax of `gradient`, that of the output, is of use to backward(); null: nowhere.
+  float* gradient_amax(const LayerContext& context, const PassInfo& pass,
+                       const Tensor& gradient) const;
 
   /// Adds the gradients of the weight matrices, after a backward() that deferred them. Collective
   /// over the tensor group.
@@ -156,7 +161,12 @@ class TransformerBlock {
                     const DeferredGradients* deferred) const;
   void attention_backward(const LayerContext& context, const LayerWorkspace& workspace,
                           const PassInfo& pass, const Tensor& input, const BlockActivations& saved,
-                          const Tensor& gradient, const DeferredGradients* deferred) const;
+                          const Tensor& gradient, const DeferredGradients* deferred,
+                          float* input_amax) const;
+  /// `gradient`, that of residual_mid, with the place for amax if it is that of the projection's
+  /// output, too.
+  Tensor attention_gradient(const LayerContext& context, const PassInfo& pass,
+                            const Tensor& gradient) const;
 
   NormPlacement placement_;
   std::unique_ptr<Norm> norm1_, norm2_;

@@ -198,6 +198,23 @@ void Linear::take_fp8_weight(Arena& arena, const LayerSizes& sizes) {
                                : with_scales(arena.take(dtype, transposed), fp8_weight_.scales);
 }
 
+Tensor Linear::with_amax(const LayerContext& context, const Tensor& x, int i, bool gathered) const {
+  Tensor result = x;
+  result.amax = nullptr;
+  if (in_fp8(context) && !spec_.fp8_blocks && spec_.fp8_number >= 0 && context.fp8.amaxes &&
+      (!gathered || context.sp_ranks() == 1))
+    result.amax = context.fp8.amaxes.as<float>() + 2 * spec_.fp8_number + i;
+  return result;
+}
+
+Tensor Linear::with_input_amax(const LayerContext& context, const Tensor& x) const {
+  return with_amax(context, x, 0, /*gathered=*/sharding_ == TensorSharding::rows);
+}
+
+Tensor Linear::with_gradient_amax(const LayerContext& context, const Tensor& dy) const {
+  return with_amax(context, dy, 1, /*gathered=*/sharding_ == TensorSharding::columns);
+}
+
 Fp8Sizes Linear::fp8_sizes(const LayerSizes& sizes) const {
   if (!in_fp8(sizes)) return {};
   const LocalExtents extents = local(sizes);
@@ -218,8 +235,10 @@ void Linear::cast(const LayerContext& context, const Source& source, const Fp8Ma
                                             .transposed_scales = transposed.scales,
                                             .squares = source.weight,
                                             .gelu = source.gelu});
-  const Tensor& amax = context.fp8.amax;
-  context.backend.amax({.x = source.x, .amax = amax, .gelu = source.gelu});
+  const bool known = source.x.amax != nullptr;
+  TRIREME_CHECK(!known || !source.gelu, "{}weight: amax of x, not of its GELU", spec_.name);
+  const Tensor amax = known ? Tensor{source.x.amax, DType::f32, {1}} : context.fp8.amax;
+  if (!known) context.backend.amax({.x = source.x, .amax = amax, .gelu = source.gelu});
   if (source.sharded && context.tensor_ranks > 1)
     context.tensor.all_reduce(amax.data, 1, amax.dtype, comm::Reduce::max);
   context.backend.quantize({.x = source.x,
@@ -316,15 +335,20 @@ void ColumnParallelLinear::forward_gathered(const LayerContext& context, const T
 }
 
 void ColumnParallelLinear::input_gradient(const LayerContext& context, const Tensor& dy,
-                                          const Tensor& dx) const {
-  cast_gradient(context, as_rows(dy), /*transposed_alone=*/false);
-  input_gradient_gemm(context, as_rows(dy), as_rows(dx));
+                                          const Tensor& dx, bool add_bias) const {
+  Tensor rows = as_rows(dy);
+  if (add_bias && sums_with_amax(context, dy)) {
+    rows = with_gradient_amax(context, rows);
+    context.backend.bias_gradient({.dout = rows, .dbias = bias_.gradient});
+  }
+  cast_gradient(context, rows, /*transposed_alone=*/false);
+  input_gradient_gemm(context, rows, as_rows(dx));
 }
 
 void ColumnParallelLinear::weight_gradient(const LayerContext& context, const Tensor& x,
                                            const Tensor& dy, const Tensor* deferred, bool add_bias,
                                            const Fp8Input& kept) const {
-  const Tensor dbias = add_bias ? bias_.gradient : Tensor();
+  const Tensor dbias = add_bias && !sums_with_amax(context, dy) ? bias_.gradient : Tensor();
   if (!deferred) return weight_gradient_gemm(context, x, as_rows(dy), dbias, kept);
   if (dbias) context.backend.bias_gradient({.dout = as_rows(dy), .dbias = dbias});
   context.backend.copy(deferred->data, dy.data, dy.bytes());

@@ -68,6 +68,9 @@ struct LinearSpec {
   bool bias = true;
   bool fp8 = false;         ///< its GEMMs follow Precision::gemm where that is FP8
   bool fp8_blocks = false;  ///< and their operands have a scale for each block
+  /// Its number among the model's linears that may be in FP8, by which it has a place for amax in
+  /// Fp8Workspace::amaxes; below 0: it has none.
+  int fp8_number = -1;
 };
 
 /// A matrix in FP8. Two matrices of one tensor with one scale share `scales`.
@@ -122,6 +125,12 @@ class Linear {
   /// Makes the FP8 copies of W, which passes read instead of it until the next call. Collective
   /// over the tensor group if in_fp8().
   void cast_weight(const LayerContext& context) const;
+  /// x, an input of passes, or dy, the gradient of an output, with a place for its amax: for the
+  /// operation that writes it, one that raises it, and for the conversion to FP8, which reads it
+  /// there instead of searching x or dy. Without a place where the conversion needs none, or
+  /// converts more than this rank has written.
+  Tensor with_input_amax(const LayerContext& context, const Tensor& x) const;
+  Tensor with_gradient_amax(const LayerContext& context, const Tensor& dy) const;
   /// On this rank; zeros unless in_fp8().
   Fp8Sizes fp8_sizes(const LayerSizes& sizes) const;
 
@@ -168,6 +177,8 @@ class Linear {
   kernels::ScaleBlocks weight_blocks() const;
   kernels::ScaleBlocks operand_blocks() const;
   bool shards_have_whole_blocks(const LayerSizes& sizes) const;
+  /// `x` with place `i` of the linear; `gathered`: all sequence-parallel ranks write parts of it.
+  Tensor with_amax(const LayerContext& context, const Tensor& x, int i, bool gathered) const;
   /// dy [T, out] and its transpose, in the scratch memory.
   Fp8Matrix gradient_matrix(const LayerContext& context, const Tensor& dy) const;
   Fp8Matrix transposed_gradient_matrix(const LayerContext& context, const Tensor& dy) const;
@@ -196,17 +207,26 @@ class ColumnParallelLinear : public Linear {
   void forward_gathered(const LayerContext& context, const Tensor& x, const Tensor& y,
                         const Fp8Input& kept = {}) const;
 
-  /// Writes this rank's term of dx = dy W [T, in]; the caller sums it over the tensor ranks.
+  /// Writes this rank's term of dx = dy W [T, in]; the caller sums it over the tensor ranks. With
+  /// `add_bias` it may add the gradient of b, too: in FP8 the sum over dy also finds amax.
   /// Collective if in_fp8().
-  void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx) const;
-  /// Adds the gradients of W and, with `add_bias`, of b; after input_gradient(), with no other
-  /// linear's between. With `deferred` [T, out / t], dy is copied there instead, for
-  /// deferred_weight_gradient() to add that of W. In FP8 `kept` stands for x.
+  void input_gradient(const LayerContext& context, const Tensor& dy, const Tensor& dx,
+                      bool add_bias = false) const;
+  /// Adds the gradients of W and, with `add_bias`, of b, unless input_gradient() has; after
+  /// input_gradient() with the same `add_bias`, with no other linear's between. With `deferred` [T,
+  /// out / t], dy is copied there instead, for deferred_weight_gradient() to add that of W. In FP8
+  /// `kept` stands for x.
   void weight_gradient(const LayerContext& context, const Tensor& x, const Tensor& dy,
                        const Tensor* deferred, bool add_bias, const Fp8Input& kept = {}) const;
   /// Collective if in_fp8().
   void deferred_weight_gradient(const LayerContext& context, const Tensor& x,
                                 const Tensor& deferred, const Fp8Input& kept = {}) const;
+
+ private:
+  /// Whether input_gradient() adds the gradient of b.
+  bool sums_with_amax(const LayerContext& context, const Tensor& dy) const {
+    return spec_.bias && !dy.amax && with_gradient_amax(context, dy).amax;
+  }
 };
 
 /// Which kernel of weight_gradient() adds the gradient of a row-parallel linear's bias: the one

@@ -90,24 +90,27 @@ GatedMlp::GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activa
                     .init_std = place.init_std,
                     .bias = false,
                     .fp8 = place.fp8,
-                    .fp8_blocks = place.fp8_blocks},
+                    .fp8_blocks = place.fp8_blocks,
+                    .fp8_number = place.fp8_number(2)},
                    {.name = place.name + "mlp/down/",
                     .out = {place.hidden},
                     .in = spec.width,
                     .init_std = place.output_init_std,
                     .bias = false,
                     .fp8 = place.fp8,
-                    .fp8_blocks = place.fp8_blocks}),
+                    .fp8_blocks = place.fp8_blocks,
+                    .fp8_number = place.fp8_number(3)}),
       function_(function) {}
 
 void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                        const Tensor& y) const {
   fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
-  context.backend.gated_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = function_});
+  const Tensor gated = fc2_.with_input_amax(context, saved.gelu_out);
+  context.backend.gated_forward({.x = saved.fc1_out, .out = gated, .function = function_});
   if (y)
-    fc2_.forward(context, saved.gelu_out, y, saved.fc2_in);
+    fc2_.forward(context, gated, y, saved.fc2_in);
   else
-    fc2_.keep_input(context, saved.gelu_out, saved.fc2_in);
+    fc2_.keep_input(context, gated, saved.fc2_in);
 }
 
 Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& workspace,
@@ -115,7 +118,7 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
                           const DeferredGradients* deferred) const {
   const Tensor inner = workspace.inner.view({workspace.inner.size()});
   const Shape gate_up = saved.fc1_out.shape, activated = saved.gelu_out.shape;
-  const Tensor dfc1 = front(workspace.inner, gate_up);
+  Tensor dfc1 = front(workspace.inner, gate_up);
   const Tensor dout = inner.rows(gate_up.size(), activated.size()).view(activated);
   const auto input_gradient = [&](const Tensor& complete, const PartArrivals& arrivals) {
     if (!fc2_.in_fp8(context))
@@ -127,6 +130,7 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
                                                     .function = function_,
                                                     .arrivals = arrivals});
     fc2_.input_gradient(context, complete, dout);
+    dfc1 = fc1_.with_gradient_amax(context, dfc1);
     context.backend.gated_backward(
         {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
   };
@@ -144,13 +148,15 @@ GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activati
                     .in = place.hidden,
                     .init_std = place.init_std,
                     .fp8 = place.fp8,
-                    .fp8_blocks = place.fp8_blocks},
+                    .fp8_blocks = place.fp8_blocks,
+                    .fp8_number = place.fp8_number(2)},
                    {.name = place.name + "mlp/down/",
                     .out = {place.hidden},
                     .in = spec.width,
                     .init_std = place.output_init_std,
                     .fp8 = place.fp8,
-                    .fp8_blocks = place.fp8_blocks}),
+                    .fp8_blocks = place.fp8_blocks,
+                    .fp8_number = place.fp8_number(3)}),
       gelu_(gelu) {}
 
 Mlp::Activations GeluMlp::take(Arena& arena, const LayerSizes& sizes) const {
@@ -192,7 +198,7 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
                          const Tensor& dy, const Activations& saved,
                          const DeferredGradients* deferred) const {
   const Tensor& fc2_in = converts_gelu(context) ? saved.fc1_out : saved.gelu_out;
-  const Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
+  Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
   const auto input_gradient = [&](const Tensor& complete, const PartArrivals& arrivals) {
     if (!fc2_.in_fp8(context))
       return context.backend.linear_gelu_gradient({.dy = complete,
@@ -203,6 +209,7 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
                                                    .function = gelu_,
                                                    .arrivals = arrivals});
     fc2_.input_gradient(context, complete, dfc1);
+    dfc1 = fc1_.with_gradient_amax(context, dfc1);
     context.backend.gelu_backward({.dout = dfc1,
                                    .x = saved.fc1_out,
                                    .dx = dfc1,

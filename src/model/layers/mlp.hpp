@@ -38,6 +38,10 @@ class Mlp {
   virtual std::vector<const Linear*> fp8_linears() const { return {}; }
   /// Calls Linear::take_fp8_weight() of these.
   virtual void take_fp8_weights(Arena&, const LayerSizes&) {}
+  /// As Linear has them: x of the first linear, and dy of the second, which the operations that
+  /// write them leave amax of. A kind whose conversions to FP8 do not read it leaves it out.
+  virtual Tensor with_input_amax(const LayerContext&, const Tensor& x) const { return x; }
+  virtual Tensor with_gradient_amax(const LayerContext&, const Tensor& dy) const { return dy; }
 
   /// Writes this rank's term of the output, y [s, b, h], from x [T, h], of which each rank has
   /// written sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
@@ -90,6 +94,12 @@ class TwoLinearMlp : public Mlp {
   const RowParallelLinear& output() const override { return fc2_; }
   std::vector<const Linear*> fp8_linears() const override { return {&fc1_, &fc2_}; }
   void take_fp8_weights(Arena& arena, const LayerSizes& sizes) override;
+  Tensor with_input_amax(const LayerContext& context, const Tensor& x) const override {
+    return fc1_.with_input_amax(context, x);
+  }
+  Tensor with_gradient_amax(const LayerContext& context, const Tensor& dy) const override {
+    return fc2_.with_gradient_amax(context, dy);
+  }
   void fc1_gradient(const LayerContext& context, const Tensor& x, const Tensor& dfc1,
                     const Activations& saved, const DeferredGradients* deferred) const override;
   void backward_weights(const LayerContext& context, const LayerWorkspace& workspace,

@@ -131,11 +131,12 @@ Tensor ResidualAdd::backward(const LayerContext& context, const PassInfo& pass,
                              const Tensor& gradient, const Tensor& scratch, bool kept) const {
   const kernels::Dropout dropout = this->dropout(pass);
   if (dropout.probability == 0.0 && !kept) return gradient;
-  context.backend.dropout_backward({.dout = gradient,
-                                    .dx = scratch,
-                                    .dropout = dropout,
-                                    .first_position = context.first_position()});
-  return scratch;
+  Tensor dx = scratch;
+  if (dropout.probability == 0.0) dx.amax = nullptr;
+  context.backend.dropout_backward(
+      {.dout = gradient, .dx = dx, .dropout = dropout, .first_position = context.first_position()});
+  if (dropout.probability == 0.0) dx.amax = gradient.amax;
+  return dx;
 }
 
 }  // namespace trireme::model

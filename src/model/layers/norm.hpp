@@ -42,7 +42,8 @@ class Norm {
   /// What one forward pass keeps, from `arena`.
   virtual NormStatistics take(Arena& arena, const LayerSizes& sizes) const = 0;
 
-  /// Writes out [U, h], the normalized x [U, h], and the statistics.
+  /// Writes out [U, h], the normalized x [U, h], and the statistics. Raises out's amax (see
+  /// kernels::Amax), as forward_fused() does, and backward() that of dx.
   virtual void forward(const LayerContext& context, const Tensor& x,
                        const NormStatistics& statistics, const Tensor& out) const = 0;
   /// Enqueues `sum`, then forward() of its result: kinds with a kernel for both override it.
@@ -131,7 +132,8 @@ class ResidualAdd {
                    const NormOf& norm, bool settles) const;
 
   /// The gradient of the shard of x, given that of out, [S, b, h]. Without dropout that is
-  /// `gradient` itself, unless it must be `kept`; else it is written to `scratch`.
+  /// `gradient` itself, unless it must be `kept`; else it is written to `scratch`. Raises the amax
+  /// of `scratch` where it drops; without dropout the result has gradient's.
   Tensor backward(const LayerContext& context, const PassInfo& pass, const Tensor& gradient,
                   const Tensor& scratch, bool kept) const;
 

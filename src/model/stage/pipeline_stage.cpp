@@ -183,6 +183,7 @@ void PipelineStage::forward(int slot_index, bool training,
   const Slot& slot = slots_[slot_index];
   const int chunk = slot.chunk;
   const PassInfo pass = pass_of(slot, training);
+  clear_amaxes();
   if (hooks_)
     hooks_->before_use(common_, matrices_[chunk].empty() ? Range{} : matrices_[chunk].front());
   if (has_embedding(chunk)) {
@@ -236,6 +237,7 @@ void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool wi
   const Slot& slot = slots_[slot_index];
   const int chunk = slot.chunk;
   const PassInfo pass = pass_of(slot, /*training=*/true);
+  clear_amaxes();
   inputs_.start_fetching(context_, slot_index, inputs_.segments() - 1);
   if (has_head(chunk)) {
     TRIREME_CHECK(head_.slot == slot_index, "the head keeps slot {}, not {}", head_.slot,
@@ -253,11 +255,18 @@ void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool wi
       before_use(chunk, i, read_after(segment, i));
       if (with_weights) before_gradient(chunk, i);
       const auto deferred = BlockGradients::over(slot.blocks[chunk][i], slot.streams[i + 1]);
+      // The block after this one has raised it; the head and other stages do not.
+      const auto amax_of = [&](int block) {
+        return blocks(chunk)[block].gradient_amax(context_, pass, gradient);
+      };
+      Tensor of_output = gradient;
+      of_output.amax = i + 1 < std::ssize(blocks(chunk)) ? amax_of(i) : nullptr;
       run_block(with_weights ? Pass::backward : Pass::backward_input, slot_index, i, pass,
                 gradient.data, [&] {
                   blocks(chunk)[i].backward(context_, scratch_.layer, pass, slot.streams[i],
-                                            slot.blocks[chunk][i], gradient,
-                                            with_weights ? nullptr : &deferred);
+                                            slot.blocks[chunk][i], of_output,
+                                            with_weights ? nullptr : &deferred,
+                                            i > 0 ? amax_of(i - 1) : nullptr);
                 });
       if (with_weights) gradient_ready(chunk, i, last);
     }
@@ -265,6 +274,10 @@ void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool wi
   if (has_embedding(chunk))
     layers_.embedding->backward(context_, pass, tokens_of(slot), slot.embedding, gradient,
                                 scratch_.layer.hidden);
+}
+
+void PipelineStage::clear_amaxes() {
+  if (context_.fp8.amaxes) context_.backend.zero(context_.fp8.amaxes);
 }
 
 void PipelineStage::recompute_forward(int slot_index, const Segment& segment,

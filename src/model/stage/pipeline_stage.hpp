@@ -173,6 +173,8 @@ class PipelineStage {
   void run_backward(int slot, const Tensor& gradient, bool with_weights, bool last);
   /// Recomputes what the backward pass through `segment` needs, from the input of its first block.
   void recompute_forward(int slot, const Segment& segment, const PassInfo& pass);
+  /// At the begin of a pass: see Fp8Workspace::amaxes.
+  void clear_amaxes();
   /// The block that a backward pass reads after block `block` of `segment`; -1: none.
   int read_after(const Segment& segment, int block) const;
 

@@ -212,7 +212,7 @@ StageActivations StageActivations::take(Arena& arena, Arena& host, const StageCo
 namespace {
 
 /// Memory for the FP8 operands of the linears of `blocks`; empty where there are none.
-Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
+Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes, int layers,
                                 const std::vector<const TransformerBlock*>& blocks) {
   Fp8Sizes most;
   for (const TransformerBlock* block : blocks)
@@ -229,6 +229,7 @@ Fp8Workspace take_fp8_workspace(Arena& arena, const LayerSizes& sizes,
   w.scales = arena.take(DType::f32, {most.scales});
   w.transposed_scales = arena.take(DType::f32, {most.transposed_scales});
   w.amax = arena.take(DType::f32, {1});
+  w.amaxes = arena.take(DType::f32, {layers * LayerPlace::kFp8Linears, 2});
   return w;
 }
 
@@ -241,7 +242,7 @@ StageScratch StageScratch::take(Arena& arena, const StageConfig& config,
     for (const TransformerBlock& block : chunk) blocks.push_back(&block);
   StageScratch scratch;
   scratch.layer = take_workspace(arena, config.sizes(), blocks);
-  scratch.fp8 = take_fp8_workspace(arena, config.sizes(), blocks);
+  scratch.fp8 = take_fp8_workspace(arena, config.sizes(), config.spec.layers(), blocks);
   if (layers.embedding && config.fp32_embedding)
     scratch.embedding = arena.take(DType::f32, config.sizes().hidden_shape());
   if (!blocks.empty())

@@ -38,7 +38,8 @@ class Workbench {
   /// Tensors that the operation must overwrite.
   Tensor poisoned(Shape shape) { return given(shape, nothing(shape)); }
   Tensor wide_poisoned(Shape shape) { return wide_given(shape, nothing(shape)); }
-  /// One number in double.
+  /// One number in fp32, and in double.
+  Tensor number_f32(float value) { return make({1}, DType::f32, {value}); }
   Tensor number(double value) { return make({1}, DType::f64, {value}); }
   /// Integers in the backend's memory.
   const std::int32_t* integers(const std::vector<std::int32_t>& values) {

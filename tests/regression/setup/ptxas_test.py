@@ -74,6 +74,7 @@ BOUNDS = {
     "activations.cu": [
         Bound(r"compute_elements<ActivationElements<ExactGelu<\w+>, (__half|__nv_bfloat16), 8", 40),
         Bound(r"compute_elements<ActivationElements", 32),
+        Bound(r"sum_columns<4, ActivationGradient<ExactGelu<float>", 64, (8, 8)),
         Bound(r"sum_columns<\d, ActivationGradient", 64),
         Bound(r"sum_columns<", 64),
     ],
@@ -81,8 +82,7 @@ BOUNDS = {
     "gemm/hopper/*.cu": [Bound(r"gemm_kernel<", 168, NONE, (4, 4))],
     "layernorm.cu": [
         Bound(r"normalize_rows<\w+, [48], 3, PlainRows", 40),
-        Bound(r"normalize_rows<\w+, [48], 4, PlainRows", 56),
-        Bound(r"normalize_rows<\w+, [48], [58], PlainRows", 64),
+        Bound(r"normalize_rows<\w+, [48], [458], PlainRows", 64),
         Bound(r"normalize_rows<\w+, 1, \d+, PlainRows", 72),
         Bound(r"norm_gradients<NormPlan<\w+, [48], 4, 384, ", 168),
         Bound(r"norm_gradients<NormPlan<\w+, [48], 4, 256, ", 255),

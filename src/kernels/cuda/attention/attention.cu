@@ -10,6 +10,7 @@
 #include "kernels/cuda/common/elements.cuh"
 #include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/workspace.hpp"
+#include "kernels/linear.hpp"
 #include "kernels/preconditions.hpp"
 
 namespace trireme::kernels::cuda {
@@ -214,14 +215,17 @@ void attention_forward(const AttentionForward& args, const Context& context) {
     clear_padding(args.out, args.lengths, context);
     clear_padding_rows(args.lse, args.lengths, context);
   }
-  if (args.qkv.dtype == DType::f32) return launch_plain_forward(args, context);
   if (takes_boxes(args.qkv, d, args.dropout, {args.out.data}, context)) {
     return dispatch_head(BoxForwardHeads(), d, [&](auto padded) {
       launch_box_forward<decltype(padded)::value>(args, context);
     });
   }
-  dispatch_head(TileHeads(), d,
-                [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
+  if (args.qkv.dtype == DType::f32)
+    launch_plain_forward(args, context);
+  else
+    dispatch_head(TileHeads(), d,
+                  [&](auto padded) { launch_forward<decltype(padded)::value>(args, context); });
+  raise_amax(args.out, context);
 }
 
 void attention_backward(const AttentionBackward& args, const Context& context) {

@@ -86,6 +86,7 @@ namespace trireme::kernels::cuda {
 /// (of 16 for more). Whole words, so that two half-precision elements share a register.
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Elements {
+  using Element = T;
   using Word = std::conditional_t<kWidth * sizeof(T) % 4 == 0, std::uint32_t, std::uint16_t>;
   Word words[kWidth * sizeof(T) / sizeof(Word)];
 };
@@ -207,6 +208,53 @@ template <typename T, typename... Pointers>
 bool rows_aligned16(std::int64_t columns, const Pointers*... pointers) {
   return columns % (16 / static_cast<std::int64_t>(sizeof(T))) == 0 && (aligned16(pointers) && ...);
 }
+
+// ---- largest magnitudes
+
+/// The largest magnitude of elements that a kernel writes, to raise `*amax` with; null: none is
+/// kept. Magnitudes are compared by their bits, so that NaN is the largest: the maximum does not
+/// depend on the order of threads. Made, and used, by whole warps.
+template <typename T>
+class LargestMagnitude {
+ public:
+  /// *amax is read ahead: few warps have more than those before them, and need the atomic
+  /// operation.
+  __device__ __forceinline__ explicit LargestMagnitude(float* amax)
+      : amax_(reinterpret_cast<unsigned*>(amax)),
+        known_(amax == nullptr ? ~0u : *static_cast<const volatile unsigned*>(amax_)) {}
+
+  template <int kWidth>
+  __device__ __forceinline__ void take(const Elements<T, kWidth>& elements) {
+    for (const auto word : elements.words) take(word);
+  }
+  /// One element of 32 bits, or one or two of 16.
+  __device__ __forceinline__ void take(std::uint32_t word) {
+    if constexpr (sizeof(T) == 2)
+      bits_ = __vmaxu2(bits_, word & 0x7FFF7FFFu);
+    else
+      bits_ = max(bits_, word & 0x7FFFFFFFu);
+  }
+
+  /// That of a warp's threads, as the bits of a float.
+  __device__ __forceinline__ unsigned of_warp() const {
+    if constexpr (sizeof(T) == 2) {
+      const auto largest = static_cast<std::uint16_t>(max(bits_ >> 16, bits_ & 0xFFFFu));
+      return __reduce_max_sync(~0u, __float_as_uint(to_float(bits_as<T>(largest))));
+    } else {
+      return __reduce_max_sync(~0u, bits_);
+    }
+  }
+
+  __device__ __forceinline__ void raise() const {
+    if (amax_ == nullptr) return;
+    const unsigned bits = of_warp();
+    if (threadIdx.x % 32 == 0 && bits > known_) atomicMax(amax_, bits);
+  }
+
+ private:
+  unsigned* amax_;
+  unsigned known_, bits_ = 0;
+};
 
 // ---- copies from global to shared memory that run while their threads compute
 

@@ -44,6 +44,22 @@ void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block,
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
+/// Functions that raise an amax: function.largest() is the LargestMagnitude that their store() or
+/// compute() gets as its last argument, and to which it shows what it writes.
+template <typename Function>
+concept RaisesAmax = requires(const Function& function) {
+  function.largest();
+};
+
+/// The same for other functions: nothing.
+template <typename Function>
+__device__ __forceinline__ auto largest_of(const Function& function) {
+  if constexpr (RaisesAmax<Function>)
+    return function.largest();
+  else
+    return nullptr;
+}
+
 inline constexpr int kElementwiseThreads = 256;
 
 /// Runs function.store(i, function.load(i)) for the groups i of a tensor, function.kUnroll of them
@@ -53,6 +69,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     compute_elements(Function function, std::int64_t groups) {
   constexpr int kUnroll = Function::kUnroll;
   wait_for_previous_kernel();
+  [[maybe_unused]] auto largest = largest_of(function);
   const std::int64_t first =
       std::int64_t{blockIdx.x} * (kElementwiseThreads * kUnroll) + threadIdx.x;
   typename Function::Inputs inputs[kUnroll];
@@ -64,8 +81,13 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const std::int64_t i = first + u * kElementwiseThreads;
-    if (i < groups) function.store(i, inputs[u]);
+    if (i >= groups) continue;
+    if constexpr (RaisesAmax<Function>)
+      function.store(i, inputs[u], largest);
+    else
+      function.store(i, inputs[u]);
   }
+  if constexpr (RaisesAmax<Function>) largest.raise();
 }
 
 /// Queues compute_elements over `groups` groups.
@@ -92,10 +114,12 @@ struct ByRow {
     const std::uint32_t row = groups_per_row.quotient(static_cast<std::uint32_t>(i));
     return function.load(row, column(i, row));
   }
-  __device__ void store(std::int64_t i, const Inputs& inputs) const {
+  template <typename... Largest>
+  __device__ void store(std::int64_t i, const Inputs& inputs, Largest&... largest) const {
     const std::uint32_t row = groups_per_row.quotient(static_cast<std::uint32_t>(i));
-    function.store(row, column(i, row), inputs);
+    function.store(row, column(i, row), inputs, largest...);
   }
+  __device__ auto largest() const requires RaisesAmax<Function> { return function.largest(); }
 
  private:
   __device__ std::uint32_t column(std::int64_t i, std::uint32_t row) const {
@@ -168,13 +192,20 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
   static_assert(kStrip <= kColumnThreads, "a thread sums one column of a strip");
   __shared__ Values<kWidth> shared[kRows][kLanes];
   wait_for_previous_kernel();
+  [[maybe_unused]] auto largest = largest_of(function);
   const int lane = threadIdx.x % kLanes, own_row = threadIdx.x / kLanes;
   const std::int64_t column = std::int64_t{blockIdx.x} * kStrip + lane * kWidth;
   const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
   const std::int64_t end = min(rows, begin + rows_per_chunk);
   Values<kWidth> sums = {};
+  const auto compute = [&](std::int64_t offset, const typename Function::Inputs& inputs) {
+    if constexpr (RaisesAmax<Function>)
+      return function.compute(offset, inputs, largest);
+    else
+      return function.compute(offset, inputs);
+  };
   const auto add = [&](std::int64_t offset, const typename Function::Inputs& inputs) {
-    const Values<kWidth> values = function.compute(offset, inputs);
+    const Values<kWidth> values = compute(offset, inputs);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
   };
@@ -190,6 +221,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
     }
     for (; row < end; row += kRows, offset += step) add(offset, function.load(offset));
   }
+  if constexpr (RaisesAmax<Function>) largest.raise();
   shared[own_row][lane] = sums;
   __syncthreads();
   const int own = threadIdx.x;

@@ -37,6 +37,7 @@ struct Normalization {
   float* rstd;
   float eps;
   float bias_factor;
+  float* amax;  // of out; null: not asked for
 };
 
 /// A value of the result. Rounded as written, so that recomputing it gives the same bits.
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 
   // ---- the result
+  LargestMagnitude<T> largest(norm.amax);
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     const int column = column_of(g);
@@ -123,8 +125,11 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
       values[i] = normalized(values[i], mean, rstd, weight[i], bias[i] * norm.bias_factor);
-    store(norm.out + std::int64_t{row} * h + column, narrow<T>(values));
+    const Elements<T, kWidth> rounded = narrow<T>(values);
+    largest.take(rounded);
+    store(norm.out + std::int64_t{row} * h + column, rounded);
   }
+  largest.raise();
 }
 
 /// Enqueues normalize_rows over the rows of `extents`.
@@ -185,7 +190,8 @@ Normalization<T> normalization(NormKind kind, const Tensor& weight, const Tensor
           .mean = layer ? mean.as<float>() : nullptr,
           .rstd = rstd.as<float>(),
           .eps = static_cast<float>(eps),
-          .bias_factor = layer ? 1.0f : 0.0f};
+          .bias_factor = layer ? 1.0f : 0.0f,
+          .amax = out.amax};
 }
 
 // ---- rows of the backward pass: which threads take which columns, copies to shared memory that
@@ -218,6 +224,7 @@ struct NormGradients {
   T* out;           // null: not asked for
   const T* bias;    // of the forward pass, for out; null: none
   float* partials;  // [blocks, 2 or 3, h]: of dweight, dbias, and dx_sum
+  float* amax;      // of dx; null: not asked for
   std::int64_t rows;
   int h;
   int team_threads;

@@ -58,32 +58,41 @@ __global__ void __launch_bounds__(kAmaxThreads)
   if (threadIdx.x == 0) atomicMax(amax, largest);
 }
 
-}  // namespace
-
-void amax(const Amax& args, const Context& context) {
-  const std::int64_t size = args.x.size();
-  check_vector("amax", "x", args.x, args.x.dtype, size);
-  check_vector("amax", "amax", args.amax, DType::f32, 1);
-  TRIREME_CUDA(cudaMemsetAsync(args.amax.data, 0, sizeof(float), context.stream));
+/// Raises *amax to the largest magnitude of x's elements, or of their GELUs.
+void find_largest(const Tensor& x, bool gelu, float* amax, const Context& context) {
+  const std::int64_t size = x.size();
   if (size == 0) return;
-  dispatch_cuda(args.x.dtype, [&](auto zero) {
+  dispatch_cuda(x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* x = args.x.as<T>();
-    const auto launch = [&](auto width, auto gelu) {
+    const T* elements = x.as<T>();
+    const auto launch = [&](auto width, auto of_gelu) {
       const std::int64_t block = std::int64_t{kAmaxThreads} * kUnroll * width;
       const auto blocks = static_cast<unsigned>(
           std::min<std::int64_t>((size + block - 1) / block, kBlocksPerSm * context.sms));
-      find_amax<T, width, gelu><<<blocks, kAmaxThreads, 0, context.stream>>>(
-          x, size, reinterpret_cast<unsigned*>(args.amax.as<float>()));
+      find_amax<T, width, of_gelu><<<blocks, kAmaxThreads, 0, context.stream>>>(
+          elements, size, reinterpret_cast<unsigned*>(amax));
       TRIREME_CUDA_LAUNCHED(find_amax);
     };
-    dispatch_width<T>(aligned16(x), [&](auto width) {
-      if (args.gelu)
+    dispatch_width<T>(aligned16(elements), [&](auto width) {
+      if (gelu)
         launch(width, std::true_type{});
       else
         launch(width, std::false_type{});
     });
   });
+}
+
+}  // namespace
+
+void raise_amax(const Tensor& x, const Context& context) {
+  if (x.amax) find_largest(x, /*gelu=*/false, x.amax, context);
+}
+
+void amax(const Amax& args, const Context& context) {
+  check_vector("amax", "x", args.x, args.x.dtype, args.x.size());
+  check_vector("amax", "amax", args.amax, DType::f32, 1);
+  TRIREME_CUDA(cudaMemsetAsync(args.amax.data, 0, sizeof(float), context.stream));
+  find_largest(args.x, args.gelu, args.amax.as<float>(), context);
 }
 
 // ---- quantization

@@ -15,6 +15,7 @@
 #include "kernels/cuda/hopper/tensor_map.hpp"
 #include "kernels/cuda/hopper/tma.cuh"
 #include "kernels/cuda/hopper/wgmma.cuh"
+#include "kernels/linear.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -229,6 +230,8 @@ struct BoxForwardConsumer {
     scale_rows(out, factors);
     std::uint32_t rounded[D / 16][4];
     pack_rows<T>(rounded, out);
+    if constexpr (Tile::kRaisesAmax)
+      if (p.amax) raise_amax(rounded);
     // The rows of the item before have left by now, or nearly.
     if (thread == 0) wait_stores_read();
     named_barrier_sync(kResultBarrier + consumer, 128);
@@ -246,6 +249,17 @@ struct BoxForwardConsumer {
                   query_begin);
       commit_stores();
     }
+  }
+
+  // Raises amax to the largest magnitude of this warp's results.
+  __device__ __forceinline__ void raise_amax(const std::uint32_t (&rounded)[D / 16][4]) const {
+    LargestMagnitude<T> largest(nullptr);
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) largest.take(rounded[k][i]);
+    const unsigned bits = largest.of_warp();
+    if (lane == 0) atomicMax(reinterpret_cast<unsigned*>(p.amax), bits);
   }
 
   static constexpr int kResultBarrier = 1;  // and those behind it, one for each consumer
@@ -323,7 +337,8 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
         .scale = static_cast<float>(scale),
         .schedule = box_forward_schedule<D>(sizes.b * sizes.heads, sizes.s),
         .dropout = attention_dropout(args.dropout, args.first_head),
-        .document_start = args.document_start};
+        .document_start = args.document_start,
+        .amax = args.out.amax};
     const std::int64_t d = sizes.d, parts = sizes.all_heads();
     const std::int64_t tasks = std::int64_t{sizes.b} * sizes.heads;
     const CUtensorMap qkv = make_tensor_map<4>(
@@ -345,6 +360,7 @@ void launch_box_forward(const AttentionForward& args, const Context& context) {
                Tile::kThreads, sizeof(BoxForwardMemory<D>), context, qkv, out, p);
       });
     });
+    if (!Tile::kRaisesAmax) raise_amax(args.out, context);
   });
 }
 

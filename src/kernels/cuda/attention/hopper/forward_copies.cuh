@@ -38,6 +38,7 @@ struct BoxForwardParameters {
   BoxForwardSchedule schedule;
   AttentionDropout dropout;
   const std::int32_t* document_start;  ///< [b, s], or null
+  float* amax;                         ///< of out, or null
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -28,6 +28,7 @@ struct BoxForwardTile {
   static constexpr int kStages = D <= 64 ? 4 : 2;
   static constexpr int kPanels = panels_of(D);
   static constexpr int kTileBytes = kPanels * kKeys * kPanelRowBytes;  ///< of Q, K, V or the result
+  static constexpr bool kRaisesAmax = D < 128;  ///< registers would not suffice for both
 
   // One box shape serves Q, K and V; with the causal mask, only the last tile of keys, the first
   // that is worked on, holds pairs that do not attend, and it holds a key for each query.
