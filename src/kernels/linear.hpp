@@ -215,8 +215,9 @@ enum class GemmChoice {
   heuristic,  ///< untimed: a known choice, own kernels for a large C with bias, or cuBLASLt's first
 };
 
-/// Where a GPU computes the GELU, SwiGLU's gradient or the bias gradient of a GEMM: in its epilogue
-/// or by a second kernel. With GemmChoice::heuristic the latter two mean cuBLASLt's first alone.
+/// Where a GPU computes the GELU, SwiGLU or its gradient or the bias gradient of a GEMM: in its
+/// epilogue or by a second kernel. With GemmChoice::heuristic the latter two mean cuBLASLt's first
+/// alone.
 enum class Fusion {
   timed,   ///< in the GEMM's kernel if that is faster, timed on this GPU or known to the build
   always,  ///< in the GEMM's kernel wherever there is one; to compare with
@@ -263,6 +264,19 @@ struct LinearGeluGradient {
   PartArrivals arrivals = {};  ///< of dy; see Gemm
 };
 
+/// The first linear layer of a gated MLP and its gate: writes fc1_out = x weight^T, which the
+/// backward pass reads, and gated_out = f(gate) * up, gate and up the halves of fc1_out's columns,
+/// as Gemm and GatedForward do. x [T, k], weight [2 n, k]: the n rows of gate, then those of up;
+/// fc1_out [T, 2 n], gated_out [T, n], all of one type.
+struct LinearGated {
+  Tensor x;
+  Tensor weight;
+  Tensor fc1_out;
+  Tensor gated_out;
+  Activation function = Activation::silu;
+  PartArrivals arrivals = {};  ///< of x; see Gemm
+};
+
 /// Backward of the second linear layer of a gated MLP and of its gate: with y = (f(gate) * up)
 /// weight^T, gate and up the halves of fc1_out's columns, writes dfc1_out = (dout * up * f'(gate),
 /// dout * f(gate)) of dout = dy weight, as Gemm and GatedBackward do; a backend may or may not
@@ -281,6 +295,7 @@ struct LinearGatedGradient {
 namespace host {
 void linear_gelu(const LinearGelu& args);
 void linear_gelu_gradient(const LinearGeluGradient& args);
+void linear_gated(const LinearGated& args);
 void linear_gated_gradient(const LinearGatedGradient& args);
 }  // namespace host
 

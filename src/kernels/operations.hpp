@@ -15,6 +15,7 @@
   X(gemm, Gemm)                                 \
   X(linear_gelu, LinearGelu)                    \
   X(linear_gelu_gradient, LinearGeluGradient)   \
+  X(linear_gated, LinearGated)                  \
   X(linear_gated_gradient, LinearGatedGradient) \
   X(linear_weight_gradient, LinearWeightGradient)
 

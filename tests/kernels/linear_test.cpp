@@ -127,6 +127,32 @@ TEST(LinearGeluGradient, MatchesFiniteDifferences) {
   expect_close("dbias", dbias, sums, 1e-14);
 }
 
+template <typename T>
+class LinearGatedTest : public ::testing::Test {};
+TYPED_TEST_SUITE(LinearGatedTest, StorageTypes);
+
+TYPED_TEST(LinearGatedTest, IsAGemmAndItsGate) {
+  using T = TypeParam;
+  for (const Activation function : {Activation::silu, Activation::gelu_tanh}) {
+    Owned<T> x = Owned<T>::random({kRows, kIn}, 1), weight = Owned<T>::random({2 * kOut, kIn}, 2);
+    Owned<T> fc1_out({kRows, 2 * kOut}), gated_out({kRows, kOut});
+    host::linear_gated(
+        {x.tensor(), weight.tensor(), fc1_out.tensor(), gated_out.tensor(), function});
+    Owned<T> sums({kRows, 2 * kOut}), activated({kRows, kOut});
+    host::gemm({.a = x.tensor(), .b = weight.tensor(), .c = sums.tensor(), .transpose_b = true});
+    host::gated_forward({sums.tensor(), activated.tensor(), function});
+    expect_same_bits("fc1_out", fc1_out, sums);
+    expect_same_bits("gated_out", gated_out, activated);
+  }
+}
+
+TEST(LinearGated, RefusesShapesThatDoNotMeet) {
+  Owned<float> x({2, 4}, 1.0), weight({6, 4}, 1.0), fc1_out({2, 6}, 0.0), gated_out({2, 4}, 0.0);
+  EXPECT_THROW(
+      host::linear_gated({x.tensor(), weight.tensor(), fc1_out.tensor(), gated_out.tensor()}),
+      InternalError);
+}
+
 TEST(LinearGatedGradient, MatchesFiniteDifferences) {
   for (const Activation function : {Activation::silu, Activation::gelu_tanh}) {
     Owned<double> fc1_out = Owned<double>::random({kRows, 2 * kOut}, 1);

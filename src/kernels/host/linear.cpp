@@ -336,6 +336,11 @@ void linear_gelu_gradient(const LinearGeluGradient& args) {
                  .function = args.function});
 }
 
+void linear_gated(const LinearGated& args) {
+  gemm({.a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true});
+  gated_forward({.x = args.fc1_out, .out = args.gated_out, .function = args.function});
+}
+
 void linear_gated_gradient(const LinearGatedGradient& args) {
   gemm({.a = args.dy, .b = args.weight, .c = args.dout});
   gated_backward(

@@ -104,9 +104,21 @@ GatedMlp::GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activa
 
 void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
                        const Tensor& y) const {
-  fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
-  const Tensor gated = fc2_.with_input_amax(context, saved.gelu_out);
-  context.backend.gated_forward({.x = saved.fc1_out, .out = gated, .function = function_});
+  Tensor gated = saved.gelu_out;
+  if (fc1_.in_fp8(context)) {
+    fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
+    gated = fc2_.with_input_amax(context, gated);
+    context.backend.gated_forward({.x = saved.fc1_out, .out = gated, .function = function_});
+  } else {
+    const SpGather gather = start_sp_gather(context, x);
+    context.backend.linear_gated({.x = x,
+                                  .weight = fc1_.weight().weight,
+                                  .fc1_out = saved.fc1_out,
+                                  .gated_out = gated,
+                                  .function = function_,
+                                  .arrivals = gather.arrivals});
+    gather.finish();
+  }
   if (y)
     fc2_.forward(context, gated, y, saved.fc2_in);
   else

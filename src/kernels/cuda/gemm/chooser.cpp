@@ -25,8 +25,6 @@ constexpr float kWarmUpMs = 100.0f;
 constexpr float kStillWarmUpMs = 10.0f;
 // Ways whose quickest call took more than this many of the fastest one's are out.
 constexpr float kHopeless = 1.15f;
-// Among ways as near as this, their order decides, which is the library's: less depends on chance.
-constexpr float kEqual = 1.005f;
 
 struct Contender {
   std::size_t way = 0;
@@ -97,7 +95,8 @@ Tensor StandIns::instead_of(const Tensor& tensor) {
 }
 
 std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(std::size_t)>& run,
-                                   const Context& context, bool warm, std::size_t longest) {
+                                   const Context& context, bool warm, std::size_t longest,
+                                   float equal) {
   TRIREME_CUDA(cudaStreamSynchronize(context.stream));
   Race race(run, context);
   std::vector<Contender> contenders = qualify(race, count, warm ? kStillWarmUpMs : kWarmUpMs);
@@ -112,7 +111,7 @@ std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(s
   float best = HUGE_VALF;
   for (const Contender& contender : contenders) best = std::min(best, median(contender.samples));
   for (const Contender& contender : contenders)
-    if (median(contender.samples) <= kEqual * best) return contender.way;
+    if (median(contender.samples) <= equal * best) return contender.way;
   return std::nullopt;
 }
 

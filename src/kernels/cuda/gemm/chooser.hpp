@@ -34,13 +34,17 @@ class StandIns {
   std::vector<std::shared_ptr<void>> memory_;
 };
 
-/// The fastest of `count` ways, the first of them that are as fast as it; nothing when none runs.
-/// `run(i)` queues way i on context.stream, and returns whether it could. Those `longest` that do
-/// best in a few calls are timed at length. `warm`: the GPU has been under load until now. Waits
-/// for context.stream.
+/// Among ways as near as this, their order decides, which is the library's: less depends on chance.
+inline constexpr float kEqual = 1.005f;
+
+/// The fastest of `count` ways, the first of them that take at most `equal` times as long as it;
+/// nothing when none runs. `run(i)` queues way i on context.stream, and returns whether it could.
+/// Those `longest` that do best in a few calls are timed at length. `warm`: the GPU has been under
+/// load until now. Waits for context.stream.
 std::optional<std::size_t> fastest(std::size_t count, const std::function<bool(std::size_t)>& run,
                                    const Context& context, bool warm,
-                                   std::size_t longest = std::numeric_limits<std::size_t>::max());
+                                   std::size_t longest = std::numeric_limits<std::size_t>::max(),
+                                   float equal = kEqual);
 
 /// How a GEMM is run; without an algorithm, by other kernels.
 struct Plan {

@@ -50,6 +50,7 @@ class GemmRunner {
   /// gelu_backward, too.
   void linear_gelu(const LinearGelu& args, const Context& context);
   void linear_gelu_gradient(const LinearGeluGradient& args, const Context& context);
+  void linear_gated(const LinearGated& args, const Context& context);
   void linear_gated_gradient(const LinearGatedGradient& args, const Context& context);
   /// The same for a GEMM with a bias gradient. Needs workspace for both at a time:
   /// kGemmWorkspace + bias_gradient_workspace(out) bytes.

@@ -40,6 +40,7 @@ inline constexpr std::size_t kMaxFused = 5;
 ///   after_gemm(args, context)   queues what is left to do after it
 ///   trial(args, stand_ins)         operands to time with; nothing where there is no memory for
 ///                                  those that are added to
+///   kNear (if it is there)         how many times as long the separate form may take and be chosen
 /// args being an Operation::Args.
 template <typename Operation>
 class Forms {
@@ -132,8 +133,12 @@ class Forms {
       separate(*trial);
       return true;
     };
+    constexpr float kNear = [] {
+      if constexpr (requires { Operation::kNear; }) return Operation::kNear;
+      return kEqual;
+    }();
     const auto winner = fastest(separate_forms + candidates.size(), queue, context_,
-                                chooser_.warm(), separate_forms + kMaxFused);
+                                chooser_.warm(), separate_forms + kMaxFused, kNear);
     if (!winner) return std::nullopt;
     return *winner < separate_forms ? kSeparate : candidates[*winner - separate_forms];
   }
@@ -267,7 +272,50 @@ void GemmRunner::linear_gelu_gradient(const LinearGeluGradient& args, const Cont
 
 namespace {
 
-/// cuBLASLt has no such epilogue: the fused form is an own kernel's, or there is none.
+// cuBLASLt has neither of the two next epilogues: the fused form is an own kernel's, or there is
+// none.
+
+struct GatedLayer {
+  using Args = LinearGated;
+
+  /// In a step, whose power bounds it, the own kernel loses to cuBLASLt's what it seems to win
+  /// here: for 8192 tokens of Llama-3.1-8B it took 1.9 % less when timed, and steps became 0.35 %
+  /// longer.
+  static constexpr float kNear = 1.03f;
+
+  static void check(const Args& args, const Context& context) {
+    const char* op = "linear_gated";
+    const Extents extents = extents_of(op, "gated_out", args.gated_out);
+    check_matrix(op, "gated_out", args.gated_out, args.x.dtype, extents);
+    check_matrix(op, "fc1_out", args.fc1_out, args.x.dtype, {extents.rows, 2 * extents.columns});
+    check_workspace(op, context, kGemmWorkspace);
+  }
+
+  static Fused fused(const Args& args, const Context&) {
+    return {.gemm = problem(args), .epilogue = Epilogue::gated, .aux = args.gated_out};
+  }
+  static void after_fused(const Args&, const Context&) {}
+
+  static Gemm problem(const Args& args) {
+    return {.a = args.x,
+            .b = args.weight,
+            .c = args.fc1_out,
+            .transpose_b = true,
+            .arrivals = args.arrivals};
+  }
+  static void after_gemm(const Args& args, const Context& context) {
+    gated_forward({.x = args.fc1_out, .out = args.gated_out, .function = args.function}, context);
+  }
+
+  static std::optional<Args> trial(const Args& args, StandIns& stand_ins) {
+    return Args{.x = stand_ins.instead_of(args.x),
+                .weight = stand_ins.instead_of(args.weight),
+                .fc1_out = stand_ins.instead_of(args.fc1_out),
+                .gated_out = stand_ins.instead_of(args.gated_out),
+                .function = args.function};
+  }
+};
+
 struct GatedGradient {
   using Args = LinearGatedGradient;
 
@@ -307,6 +355,14 @@ struct GatedGradient {
 };
 
 }  // namespace
+
+void GemmRunner::linear_gated(const LinearGated& args, const Context& context) {
+  if (args.function == Activation::silu)
+    return Forms<GatedLayer>(*this, *chooser_, context).run(args);
+  GatedLayer::check(args, context);
+  gemm(GatedLayer::problem(args), context);
+  GatedLayer::after_gemm(args, context);
+}
 
 void GemmRunner::linear_gated_gradient(const LinearGatedGradient& args, const Context& context) {
   Forms<GatedGradient> forms(*this, *chooser_, context);

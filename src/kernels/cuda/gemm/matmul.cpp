@@ -63,6 +63,7 @@ cublasLtEpilogue_t epilogue_of(const GemmProblem& problem) {
       return CUBLASLT_EPILOGUE_BGRADB;
     case Epilogue::exact_gelu:  // which it lacks: candidates() has none
     case Epilogue::exact_gelu_gradient:
+    case Epilogue::gated:
     case Epilogue::gated_gradient:
     case Epilogue::none:
       break;
@@ -89,7 +90,7 @@ std::int32_t scale_mode(ScaleBlocks blocks) {
 
 bool has(Epilogue epilogue) {
   return epilogue != Epilogue::exact_gelu && epilogue != Epilogue::exact_gelu_gradient &&
-         epilogue != Epilogue::gated_gradient;
+         epilogue != Epilogue::gated && epilogue != Epilogue::gated_gradient;
 }
 
 /// Where the epilogue is told of its other operand.

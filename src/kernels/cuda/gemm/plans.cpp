@@ -69,6 +69,8 @@ std::string_view name_of(Epilogue epilogue) {
       return " exact-gelu";
     case Epilogue::exact_gelu_gradient:
       return " exact-gelu-gradient";
+    case Epilogue::gated:
+      return " gated";
     case Epilogue::gated_gradient:
       return " gated-gradient";
     case Epilogue::bias_gradient:

@@ -28,6 +28,7 @@ enum class Epilogue {
   gelu_gradient,  ///< stores the product of C and gelu' of another matrix like C
   exact_gelu,     ///< as gelu, with Activation::gelu in place of gelu_tanh
   exact_gelu_gradient,  ///< likewise
+  gated,                ///< stores C, and what SwiGLU makes of it in a matrix half as wide
   gated_gradient,       ///< stores what SwiGLU's gradient makes of C and a matrix twice as wide
   bias_gradient,        ///< writes the sums of op(A) over k to a vector [m] of fp32
 };

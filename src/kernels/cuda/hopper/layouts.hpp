@@ -16,11 +16,21 @@ inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kPanelAlignment = 8 * kPanelRowBytes;
 
+/// Half a panel: its rows' four 16-byte units are permuted by pairs of rows ("64-byte swizzle"), so
+/// that eight rows of one column lie in different banks, too.
+inline constexpr int kHalfPanelColumns = 32;
+inline constexpr int kHalfPanelRowBytes = 64;
+
 constexpr int panels_of(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 
 /// Bytes from the beginning of a panel to unit `unit` (8 elements) of row `row`.
 TRIREME_HOST_DEVICE constexpr int panel_unit(int row, int unit) {
   return row * kPanelRowBytes + ((unit ^ row) & 7) * 16;
+}
+
+/// The same for half a panel.
+TRIREME_HOST_DEVICE constexpr int half_panel_unit(int row, int unit) {
+  return row * kHalfPanelRowBytes + ((unit ^ row / 2) & 3) * 16;
 }
 
 /// Bytes from the beginning of a tile of `rows` rows to unit `unit` of row `row`.

@@ -44,12 +44,13 @@ CUtensorMap make_tensor_map(DType dtype, void* data, const std::array<MapAxis, k
     steps[i] = 1;
   }
   CUtensorMap map;
+  const CUtensorMapSwizzle swizzle =
+      axes[0].box == kHalfPanelColumns ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
   // The stride of axis 0 is not passed.
-  const CUresult result =
-      encode_function()(&map, element_type(dtype), static_cast<cuuint32_t>(kAxes), data,
-                        sizes.data(), strides.data() + 1, boxes.data(), steps.data(),
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_function()(
+      &map, element_type(dtype), static_cast<cuuint32_t>(kAxes), data, sizes.data(),
+      strides.data() + 1, boxes.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   trireme::cuda::check_driver(
       result, fmt::format("describing a tensor of {} x {} x ... elements, strides {}, ...",
                           axes[0].size, axes[1].size, axes[1].stride));

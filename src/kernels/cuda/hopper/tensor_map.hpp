@@ -19,8 +19,9 @@ struct MapAxis {
 };
 
 /// The map of a tensor of 16-bit type `dtype` at `data`, aligned to 16 bytes. Axis 0 has stride 1,
-/// the others' strides are multiples of 8; a box lies in shared memory as a panel (layouts.hpp), so
-/// axis 0 has a box of kPanelColumns. The map is passed to kernels by value, as __grid_constant__.
+/// the others' strides are multiples of 8; a box lies in shared memory as a panel (layouts.hpp) or
+/// half of one, so axis 0 has a box of kPanelColumns or kHalfPanelColumns. The map is passed to
+/// kernels by value, as __grid_constant__.
 template <std::size_t kAxes>
 CUtensorMap make_tensor_map(DType dtype, void* data, const std::array<MapAxis, kAxes>& axes);
 

@@ -301,6 +301,49 @@ TEST(Forms, TheBackendRunsAll) {
   }
 }
 
+LinearGated make_gated_layer(Workbench& bench, const Sizes& sizes, Activation function) {
+  const auto [tokens, k, n] = sizes;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(k));
+  return {.x = bench.random({tokens, k}, 1),
+          .weight = bench.random({2 * n, k}, 2, scale),
+          .fc1_out = bench.poisoned({tokens, 2 * n}),
+          .gated_out = bench.poisoned({tokens, n}),
+          .function = function};
+}
+
+// cuBLASLt has no kernels that do both, own ones only for SwiGLU in half precision.
+TEST(Forms, TheGatedLayerMatchesTheHost) {
+  const device::Buffer workspace = gpu().allocate(cuda::kGemmWorkspace, "a test");
+  const cuda::Context context{.stream = gpu().stream(),
+                              .workspace = static_cast<std::byte*>(workspace.get()),
+                              .workspace_bytes = cuda::kGemmWorkspace,
+                              .sms = 16};
+  for (const Fusion fusion : {Fusion::always, Fusion::timed, Fusion::never}) {
+    GemmRunner runner("", GemmChoice::timed, fusion);
+    for (const Activation function : {Activation::silu, Activation::gelu_tanh})
+      for (const DType storage : {DType::bf16, DType::f32})
+        for (const Sizes& sizes :
+             {Sizes{256, 128, 512}, Sizes{130, 72, 200}, Sizes{33, 20, 45}, Sizes{64, 48, 60}}) {
+          Workbench bench(true, storage, storage), host(false, DType::f64, storage);
+          const LinearGated args = make_gated_layer(bench, sizes, function);
+          runner.linear_gated(args, context);
+          const LinearGated exact = make_gated_layer(host, sizes, function);
+          host.backend().linear_gated(exact);
+          const std::vector<double> once = bench.read(args.gated_out);
+          const double tolerance = storage == DType::f32 ? 1e-5 : 0.01;
+          EXPECT_LE(relative_error(bench.read(args.fc1_out), host.read(exact.fc1_out)), tolerance)
+              << sizes.tokens << " tokens in " << name_of(storage);
+          EXPECT_LE(relative_error(once, host.read(exact.gated_out)), tolerance)
+              << sizes.tokens << " tokens in " << name_of(storage);
+          runner.linear_gated(args, context);
+          EXPECT_EQ(bench.read(args.gated_out), once) << "other bits the second time";
+        }
+    Workbench bench(true, DType::bf16, DType::bf16);
+    runner.linear_gated(make_gated_layer(bench, {0, 16, 32}, Activation::silu), context);
+    gpu().synchronize();
+  }
+}
+
 LinearGatedGradient make_gated(Workbench& bench, const Sizes& sizes, Activation function) {
   const auto [tokens, k, n] = sizes;
   const double scale = 1.0 / std::sqrt(static_cast<double>(k));
@@ -312,7 +355,6 @@ LinearGatedGradient make_gated(Workbench& bench, const Sizes& sizes, Activation 
           .function = function};
 }
 
-// cuBLASLt has no kernel that does both, own ones only for SwiGLU in half precision.
 TEST(Forms, TheGatedGradientMatchesTheHost) {
   const device::Buffer workspace = gpu().allocate(cuda::kGemmWorkspace, "a test");
   const cuda::Context context{.stream = gpu().stream(),

@@ -105,6 +105,26 @@ TEST_P(OwnGemms, ForwardWithGeluMatchesTheHost) {
         });
 }
 
+TEST_P(OwnGemms, ForwardWithSwigluMatchesTheHost) {
+  expect_right("swiglu", [&](Workbench& bench, const Sizes& sizes, bool on_gpu) {
+    const auto [m, n, k] = sizes;
+    const LinearGated args{.x = bench.random({m, k}, 1),
+                           .weight = bench.random({2 * n, k}, 2, 0.3),
+                           .fc1_out = bench.poisoned({m, 2 * n}),
+                           .gated_out = bench.poisoned({m, n})};
+    if (on_gpu) {
+      run({.a = args.x, .b = args.weight, .c = args.fc1_out, .transpose_b = true}, Epilogue::gated,
+          args.gated_out);
+      const Tensor separate = bench.poisoned({m, n});
+      bench.backend().gated_forward({.x = args.fc1_out, .out = separate});
+      EXPECT_EQ(bench.read(args.gated_out), bench.read(separate)) << "not what fc1_out gives";
+    } else {
+      bench.backend().linear_gated(args);
+    }
+    return std::vector<Output>{{"fc1_out", args.fc1_out}, {"gated_out", args.gated_out}};
+  });
+}
+
 TEST_P(OwnGemms, InputGradientTimesGelusMatchesTheHost) {
   for (const bool exact : {false, true})
     expect_right(exact ? "exact gelu gradient" : "gelu gradient",
@@ -191,6 +211,14 @@ TEST_P(OwnGemms, AreCandidatesOnlyForWhatTheyCanDo) {
   expect_none([](GemmProblem& it) { it.adds = true; });
   expect_none([](GemmProblem& it) { it.transpose_a = true; });
   expect_none([](GemmProblem& it) { it.transpose_b = false; });
+  GemmProblem gated = forward;
+  gated.epilogue = Epilogue::gated;
+  EXPECT_EQ(own_.candidates(gated).size(), 1u);
+  gated.bias = true;
+  EXPECT_TRUE(own_.candidates(gated).empty()) << to_string(gated);
+  gated.bias = false;
+  gated.n = 72;
+  EXPECT_TRUE(own_.candidates(gated).empty()) << "halves of 36 columns";
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, OwnGemms, ::testing::Values(DType::bf16, DType::f16),

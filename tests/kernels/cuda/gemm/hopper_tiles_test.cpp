@@ -15,6 +15,7 @@ using Accumulating = Tile<TileEpilogue::accumulate>;
 TEST(HopperGemmTiles, FillTheSharedMemoryOfAnSm) {
   EXPECT_EQ(Tile<TileEpilogue::store>::kStages, 4);
   EXPECT_EQ(Tile<TileEpilogue::gelu_gradient>::kStages, 4);
+  EXPECT_EQ(Tile<TileEpilogue::gated>::kStages, 4);
   EXPECT_EQ(Accumulating::kStages, 5);
   EXPECT_LE(Tile<TileEpilogue::gelu_gradient>::kBytes, 227 << 10);
 }
@@ -93,6 +94,8 @@ TEST(HopperGemmSchedule, SplitsKWhereTilesAreFew) {
   const GemmSchedule forward = gemm_schedule<Tile<TileEpilogue::store>>(256, 192, 65536, 66);
   EXPECT_EQ(forward.splits, 1);
   EXPECT_EQ(forward.tiles(), 1);
+  EXPECT_EQ(gemm_schedule<Tile<TileEpilogue::gated>>(256, 2 * 776, 64, 66).columns, 9)
+      << "96 columns of gate and of up each";
   EXPECT_GT(gemm_schedule<Accumulating>(256, 192, 65536, 66).splits, 1);
 }
 

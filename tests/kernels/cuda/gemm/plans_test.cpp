@@ -47,6 +47,8 @@ TEST(GemmPlan, NamesGemmsForPeople) {
   fused.epilogue = Epilogue::gelu_gradient;
   fused.bias = false;
   EXPECT_EQ(to_string(fused), "16384x2304x768 NT fp32 to fp32 gelu-gradient align 16 16 16");
+  fused.epilogue = Epilogue::gated;
+  EXPECT_EQ(to_string(fused), "16384x2304x768 NT fp32 to fp32 gated align 16 16 16");
   EXPECT_EQ(to_string(GemmProblem{.m = 2304,
                                   .n = 768,
                                   .k = 16384,

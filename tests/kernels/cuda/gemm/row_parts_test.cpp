@@ -154,6 +154,27 @@ TEST_P(RowParts, AnMlpTakesThemAsTheyCome) {
     expect_near(bench, backward.dfc1_out, dfc1_out, what);
     expect_near(bench, backward.dbias, dbias, what);
 
+    LinearGated gate{.x = x,
+                     .weight = bench.random({2 * n, k}, 6),
+                     .fc1_out = bench.poisoned({m, 2 * n}),
+                     .gated_out = bench.poisoned({m, n})};
+    for (const Activation function : {Activation::silu, Activation::gelu_tanh}) {
+      gate.function = function;
+      gate.x = x;
+      gate.arrivals = {};
+      runner_.linear_gated(gate, context());
+      const Tensor gate_up = gate.fc1_out, gated_out = gate.gated_out;
+      gate.fc1_out = bench.poisoned({m, 2 * n});
+      gate.gated_out = bench.poisoned({m, n});
+      run_as_parts_come(x, late, 2, 0, [&](const Tensor& a, const PartArrivals& arrivals) {
+        gate.x = a;
+        gate.arrivals = arrivals;
+        runner_.linear_gated(gate, context());
+      });
+      expect_near(bench, gate.fc1_out, gate_up, what);
+      expect_near(bench, gate.gated_out, gated_out, what);
+    }
+
     LinearGatedGradient gated{.dy = x,
                               .weight = bench.random({k, n}, 4),
                               .fc1_out = bench.random({m, 2 * n}, 5),

@@ -33,6 +33,12 @@ TEST(HopperLayouts, EightRowsOfAColumnLieInDifferentBanks) {
       for (int i = 0; i < 8; ++i) banks.insert(panel_unit(row + i, unit) % 128);
       EXPECT_EQ(banks.size(), 8u);
     }
+  for (int row = 0; row < 64; row += 8)
+    for (int unit = 0; unit < 4; ++unit) {
+      std::set<int> banks;
+      for (int i = 0; i < 8; ++i) banks.insert(half_panel_unit(row + i, unit) % 128);
+      EXPECT_EQ(banks.size(), 8u);
+    }
 }
 
 // The fields of a descriptor, and the 128-byte permutation, which works on addresses: bits 7 .. 9

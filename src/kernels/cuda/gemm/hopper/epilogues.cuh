@@ -142,6 +142,58 @@ struct GemmEpilogue {
     }
   }
 
+  // gated: the accumulators of gate come before those of the same columns of up. Each warp stages
+  // and stores 16 rows of 32 columns of both and of what they make.
+  __device__ __forceinline__ void gated(const Accumulators& accumulators, TilePlace place) {
+    constexpr int kSets = Tile::kSets;
+    constexpr int kUps = Tile::kColumns / 4;  // from an accumulator of gate to that of up
+    constexpr int kWarpBytes = 16 * kHalfPanelRowBytes;
+    const auto half_fragment = [&](unsigned char* buffer, int k) {
+      return buffer + half_panel_unit(lane % 16, 2 * k + lane / 16);
+    };
+#pragma unroll
+    for (int part = 0; part < Tile::kPanels; ++part)
+#pragma unroll
+      for (int block = 0; block < Tile::kBlocks; ++block, ++parts) {
+        unsigned char* const gates =
+            memory.buffer(consumer, parts % kSets * Tile::kTogether) + warp * kWarpBytes;
+        unsigned char* const ups = gates + 4 * kWarpBytes;
+        unsigned char* const activated = gates + Tile::kBufferBytes;
+        if (lane == 0) tma_store_wait_read<kSets - 1>();
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          std::uint32_t gate[4], up[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float* const pair = &accumulators.tile[block][16 * part + 8 * k + 2 * i];
+            gate[i] = pack_pair<T>(pair[0], pair[1]);
+            up[i] = pack_pair<T>(pair[kUps], pair[kUps + 1]);
+          }
+          store_matrices(half_fragment(gates, k), gate);
+          store_matrices(half_fragment(ups, k), up);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const Values<2> x = widen(Elements<T, 2>{{gate[i]}});
+            const Values<2> y = widen(Elements<T, 2>{{up[i]}});
+            gate[i] =
+                pack_pair<T>(y[0] * Silu<T>(x[0]).value(x[0]), y[1] * Silu<T>(x[1]).value(x[1]));
+          }
+          store_matrices(half_fragment(activated, k), gate);
+        }
+        publish_shared();
+        __syncwarp();
+        if (lane == 0) {
+          const int row = place.row + 64 * block + 16 * warp;
+          const int column = place.column / 2 + kHalfPanelColumns * part;
+          tma_store(maps.c, gates, column, row);
+          tma_store(maps.second_c, ups, column, row);
+          tma_store(maps.aux, activated, column, row);
+          commit_stores();
+        }
+      }
+  }
+
   // Those with is_gelu_gradient(): parts of aux, which load_aux loads ahead, are overwritten in
   // place.
   __device__ __forceinline__ void gelu_gradient(const Accumulators& accumulators, TilePlace place) {

@@ -10,4 +10,8 @@ void launch_forward_exact_gelu(const HopperGemm& gemm, const Context& context) {
   launch_gemm<TileEpilogue::exact_gelu>(gemm, nullptr, context);
 }
 
+void launch_forward_gated(const HopperGemm& gemm, const Context& context) {
+  launch_gemm<TileEpilogue::gated>(gemm, nullptr, context);
+}
+
 }  // namespace trireme::kernels::cuda

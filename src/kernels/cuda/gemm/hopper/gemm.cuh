@@ -49,6 +49,8 @@ __device__ __forceinline__ void multiply_units(const GemmMemory<Tile>& memory, c
       epilogue.gelu_gradient(accumulators, place);
     else if constexpr (reads_aux(Tile::kEpilogue))
       epilogue.gated_gradient(accumulators, place);
+    else if constexpr (Tile::kEpilogue == TileEpilogue::gated)
+      epilogue.gated(accumulators, place);
     else
       epilogue.store(accumulators, place);
   }
@@ -109,22 +111,24 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 template <TileEpilogue kEpilogue>
 using ChosenTile = GemmTile<2, 192, 2, kEpilogue>;
 
-/// The map of a matrix [rows, columns] of `dtype`, in boxes of `box` rows of a panel. `stride`:
-/// elements from one row to the next, if not `columns`.
+/// The map of a matrix [rows, columns] of `dtype`, in boxes of `box` rows of a panel, or of
+/// `box_columns`. `stride`: elements from one row to the next, if not `columns`.
 inline CUtensorMap matrix_map(DType dtype, const void* data, std::int64_t rows,
-                              std::int64_t columns, int box, std::int64_t stride = 0) {
+                              std::int64_t columns, int box, std::int64_t stride = 0,
+                              int box_columns = kPanelColumns) {
   return make_tensor_map<2>(
       dtype, const_cast<void*>(data),
-      {{{.size = columns, .stride = 1, .box = kPanelColumns},
+      {{{.size = columns, .stride = 1, .box = box_columns},
         {.size = rows, .stride = stride > 0 ? stride : columns, .box = box}}});
 }
 
 /// The maps of the halves of a matrix [rows, 2 columns] of a 16-bit type.
 inline void map_halves(CUtensorMap& first, CUtensorMap& second, DType dtype, void* data,
-                       std::int64_t rows, std::int64_t columns, int box) {
-  first = matrix_map(dtype, data, rows, columns, box, 2 * columns);
+                       std::int64_t rows, std::int64_t columns, int box,
+                       int box_columns = kPanelColumns) {
+  first = matrix_map(dtype, data, rows, columns, box, 2 * columns, box_columns);
   second = matrix_map(dtype, static_cast<std::byte*>(data) + 2 * columns, rows, columns, box,
-                      2 * columns);
+                      2 * columns, box_columns);
 }
 
 /// Launches the kernel with `kEpilogue` for the operands' type. `vector`: see GemmParameters.
@@ -147,6 +151,9 @@ void launch_gemm(const HopperGemm& gemm, float* vector, const Context& context) 
   if constexpr (kEpilogue == TileEpilogue::gated_gradient) {
     map_halves(maps.c, maps.second_c, dtype, operands.c, m, n, 16);
     map_halves(maps.aux, maps.second_aux, dtype, operands.aux, m, n, 64);
+  } else if constexpr (kEpilogue == TileEpilogue::gated) {
+    map_halves(maps.c, maps.second_c, dtype, operands.c, m, n / 2, 16, kHalfPanelColumns);
+    maps.aux = matrix_map(dtype, operands.aux, m, n / 2, 16, 0, kHalfPanelColumns);
   } else if constexpr (!accumulates(kEpilogue)) {
     constexpr int kAuxRows = is_gelu_gradient(kEpilogue) ? 64 : 16;
     maps.c = matrix_map(dtype, operands.c, m, n, 16);

@@ -41,6 +41,8 @@ Launcher launcher_of(const GemmProblem& problem) {
       return forward ? launch_forward_exact_gelu : nullptr;
     case Epilogue::exact_gelu_gradient:
       return input_gradient ? launch_exact_gelu_gradient : nullptr;
+    case Epilogue::gated:
+      return forward && !problem.bias ? launch_forward_gated : nullptr;
     case Epilogue::gated_gradient:
       return input_gradient ? launch_gated_gradient : nullptr;
     case Epilogue::bias_gradient:
@@ -59,6 +61,8 @@ bool fits(const GemmProblem& problem) {
   for (const std::int64_t columns : {problem.transpose_a ? problem.m : problem.k,
                                      problem.transpose_b ? problem.k : problem.n, problem.n})
     if (columns % 8 != 0) return false;
+  // Halves of C's rows begin at a multiple of 16 bytes, too.
+  if (problem.epilogue == Epilogue::gated && problem.n % 16 != 0) return false;
   for (const std::int64_t size : {problem.m, problem.n, problem.k})
     if (size <= 0 || size > kMax) return false;
   return true;

@@ -26,6 +26,8 @@ bool has_row_parts(const GemmProblem& problem, int parts);
 /// aux = A B^T + bias, C = gelu(aux).
 void launch_forward_gelu(const HopperGemm& gemm, const Context& context);
 void launch_forward_exact_gelu(const HopperGemm& gemm, const Context& context);
+/// C = A B^T, aux [m, n / 2] = silu(gate) * up of C [m, n] = (gate, up).
+void launch_forward_gated(const HopperGemm& gemm, const Context& context);
 /// C = A B * gelu'(aux); adds C's column sums to `vector`. Needs gelu_gradient_partials of
 /// workspace.
 void launch_gelu_gradient(const HopperGemm& gemm, const Context& context);
@@ -44,8 +46,9 @@ std::size_t weight_gradient_turns(const GemmProblem& problem);
 bool is_own(const Algorithm& algorithm);
 
 /// The own kernels on the current GPU. They have what cuBLASLt lacks, or is slow at, on Hopper: the
-/// forward GEMM of a linear layer, with bias, or with bias and GELU; its input gradient times
-/// GELU's, with the column sums, or through SwiGLU's; its weight gradient, with the bias gradient.
+/// forward GEMM of a linear layer, with bias, or with bias and GELU, or with SwiGLU; its input
+/// gradient times GELU's, with the column sums, or through SwiGLU's; its weight gradient, with the
+/// bias gradient.
 /// In bf16 and fp16, fp32 accumulation, matrices aligned to 16 bytes with rows of a multiple of 16
 /// bytes. The same operands give the same bits each time. All calls go to one stream.
 class HopperGemms {

@@ -66,7 +66,12 @@ __device__ __forceinline__ void load_operands(const GemmMemory<Tile>& memory, co
                  k + rank * kShare);
       } else {
         constexpr int kShare = Tile::kColumns / kCluster;
-        load_b(rank * kShare * kPanelRowBytes, k, column + rank * kShare);
+        // gated: one block has the rows of gate, the other those of up. Rows of gate beyond its
+        // last are up's; what they make is not stored.
+        const int row_of_b = Tile::kEpilogue == TileEpilogue::gated
+                                 ? column / kCluster + rank * (p.n / kCluster)
+                                 : column + rank * kShare;
+        load_b(rank * kShare * kPanelRowBytes, k, row_of_b);
       }
       place.advance();
     }

@@ -14,8 +14,10 @@ namespace trireme::kernels::cuda {
 /// The matrices as TMA sees them.
 struct GemmMaps {
   CUtensorMap a, b;
-  CUtensorMap c, aux;                ///< in boxes of 16 rows, or of 64 if they are loaded
-  CUtensorMap second_c, second_aux;  ///< gated_gradient: the columns of up, c and aux those of gate
+  CUtensorMap c, aux;  ///< in boxes of 16 rows, or of 64 if they are loaded
+  /// gated_gradient: the columns of up, c and aux those of gate; gated: likewise of c alone, and
+  /// all boxes that are stored have 32 columns
+  CUtensorMap second_c, second_aux;
 };
 
 struct GemmParameters {

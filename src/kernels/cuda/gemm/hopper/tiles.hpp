@@ -15,6 +15,7 @@ enum class TileEpilogue {
   gelu_gradient,  ///< C = tile * gelu'(aux), and its column sums
   exact_gelu,     ///< as the two before, with the exact GELU
   exact_gelu_gradient,
+  gated,           ///< C = tile, aux = silu(gate) * up of C = (gate, up)
   gated_gradient,  ///< C = (tile * up * silu'(gate), tile * silu(gate)) of aux = (gate, up)
   accumulate,      ///< C += tile, in fp32, where several clusters may have parts of the sum over k
   accumulate_row_sums,  ///< the same, and the sums of op(A) over k are added to a vector
@@ -47,7 +48,8 @@ constexpr GemmOperands operands_of(TileEpilogue epilogue) {
 /// The work of a thread block: a warpgroup that copies operands, two that multiply. Each consumer
 /// warpgroup has a tile of its own, 64 * kBlocks rows and kColumns columns of fp32 accumulators in
 /// registers: while one multiplies, the other runs its epilogue. kCluster blocks have tiles under
-/// each other and share the loads of B.
+/// each other and share the loads of B. For `gated`, half of a tile's columns are gate's, the
+/// others the same ones of up.
 template <int kBlocks_, int kColumns_, int kCluster_, TileEpilogue kEpilogue_>
 struct GemmTile {
   static constexpr int kBlocks = kBlocks_, kColumns = kColumns_, kCluster = kCluster_;
@@ -66,8 +68,10 @@ struct GemmTile {
   static constexpr int kBufferBytes = 64 * kPanelRowBytes;
   static constexpr int kBuffers = accumulates(kEpilogue) ? 0 : 4;  ///< of a consumer
   /// Those that a part of the tile of 64 x 64 elements takes together.
-  static constexpr int kTogether =
-      is_gelu(kEpilogue) || kEpilogue == TileEpilogue::gated_gradient ? 2 : 1;
+  static constexpr int kTogether = is_gelu(kEpilogue) || kEpilogue == TileEpilogue::gated ||
+                                           kEpilogue == TileEpilogue::gated_gradient
+                                       ? 2
+                                       : 1;
   static constexpr int kSets = kBuffers / kTogether;
   static constexpr int kPanels = kColumns / kPanelColumns;
   static constexpr int kSumBytes = is_gelu_gradient(kEpilogue) ? 2 * 4 * 64 * 4 : 0;
@@ -81,6 +85,7 @@ struct GemmTile {
 
   static_assert(kColumns % kPanelColumns == 0 && kStages >= 3);
   static_assert(kRows <= 256 && kColumns <= 256, "an extent of a box");
+  static_assert(kEpilogue != TileEpilogue::gated || kCluster == 2, "each loads one half of B");
 };
 
 /// One tile of one cluster, or the part of it that some steps along k contribute.
