@@ -32,6 +32,7 @@ PRECISIONS = [("fp32", FP32, 2e-6, 1e-4), ("bf16", BF16, 2e-2, 2e-2),
 DOCUMENTS = ["data.reset_positions=true", "data.reset_attention=true"]
 INTERLEAVED = ["parallel.schedule=interleaved", "parallel.interleave=2"]
 ZERO_BUBBLE = ["parallel.schedule=zero-bubble"]
+LLAMA = ["model.family=llama", "model.heads=4", "model.kv_heads=2", "model.ffn=264"]
 
 # The GEMMs' timed choices: the tests neither use nor change the user's.
 os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")
@@ -101,6 +102,11 @@ class Tiny(GpuTest):
         self.check_host_curve("checkpoint.at_end=false", "model.dropout.attention=0",
                               "model.dropout.hidden=0")
 
+    def test_host_curve_of_llama(self):
+        """Its SwiGLU is computed in the epilogue of a GEMM, or by a kernel: of 264 columns, which no
+        tile divides."""
+        self.check_host_curve("checkpoint.at_end=false", *LLAMA)
+
     def test_a_run_that_diverges_names_a_parameter(self):
         result = self.pretrain("run", CUDA, "schedule.peak=1e30", "schedule.warmup=0",
                                "optimizer.clip=0", "train.diverged_after=5", code=DIVERGED)
@@ -120,8 +126,20 @@ class Tiny(GpuTest):
 
 class Fp8(GpuTest):
     def test_host_curve_of_each_recipe(self):
+        self.check_recipes("model.heads=4")
+
+    def test_host_curve_of_each_recipe_of_heads_of_128(self):
+        self.check_recipes("model.heads=2", "recompute.granularity=full")
+
+    def test_host_curve_of_each_recipe_without_dropout(self):
+        self.check_recipes("model.heads=4", "model.dropout.attention=0", "model.dropout.hidden=0")
+
+    def test_host_curve_of_each_recipe_of_llama(self):
+        self.check_recipes(*LLAMA, "model.ffn=512")
+
+    def check_recipes(self, *model):
         """The host rounds operands of GEMMs as the GPU does."""
-        words = ["precision.compute=bf16", "precision.gemm=fp8", "model.hidden=256", "model.heads=4",
+        words = ["precision.compute=bf16", "precision.gemm=fp8", *model, "model.hidden=256",
                  "schedule.peak=5e-4", "checkpoint.at_end=false"]
         losses = {}
         for recipe in ("tensor", "block"):

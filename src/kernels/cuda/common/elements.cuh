@@ -86,7 +86,6 @@ namespace trireme::kernels::cuda {
 /// (of 16 for more). Whole words, so that two half-precision elements share a register.
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Elements {
-  using Element = T;
   using Word = std::conditional_t<kWidth * sizeof(T) % 4 == 0, std::uint32_t, std::uint16_t>;
   Word words[kWidth * sizeof(T) / sizeof(Word)];
 };
