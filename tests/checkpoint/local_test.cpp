@@ -363,13 +363,17 @@ TEST_F(LocalCheckpoint, OldAndUnfinishedShardsAreRemoved) {
   const auto kept = save(5);
   std::ofstream(kept.string() + ".part") << "x";
   std::ofstream(disk_ / "other") << "x";
+  std::ofstream(shard_path(disk_, 3, 1).string() + kDamaged) << "x";
+  const std::string recent = shard_path(disk_, 7, 1).string() + kDamaged;
+  std::ofstream(recent) << "x";
   remove_unfinished_shards(disk_);
   remove_shards(disk_, [](std::int64_t iteration) { return iteration < 5; });
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(disk_))
     files += entry.is_regular_file();
-  EXPECT_EQ(files, 2);
+  EXPECT_EQ(files, 3);
   EXPECT_TRUE(std::filesystem::exists(kept));
+  EXPECT_TRUE(std::filesystem::exists(recent));
 }
 
 }  // namespace

@@ -218,7 +218,7 @@ bool check_shard(const std::filesystem::path& folder, int rank, std::int64_t ite
   } catch (const Error& error) {
     problem = error.what();
     std::error_code ignored;
-    std::filesystem::rename(*path, path->string() + ".damaged", ignored);
+    std::filesystem::rename(*path, path->string() + kDamaged, ignored);
     damaged = !ignored;
     return false;
   }

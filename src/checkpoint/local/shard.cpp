@@ -364,8 +364,11 @@ void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor
 void remove_shards(const std::filesystem::path& folder,
                    const std::function<bool(std::int64_t)>& is_old) {
   std::error_code ignored;
-  for (const auto& [name, path] : list_shards(folder))
-    if (is_old(name.iteration)) std::filesystem::remove(path, ignored);
+  for (const std::filesystem::path& path : entries_of(folder)) {
+    const auto shard = path.extension() == kDamaged ? path.stem() : path.filename();
+    const auto name = parse_shard_name(shard.string());
+    if (name && is_old(name->iteration)) std::filesystem::remove(path, ignored);
+  }
 }
 
 void remove_unfinished_shards(const std::filesystem::path& folder) {

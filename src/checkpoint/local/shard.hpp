@@ -68,8 +68,11 @@ std::vector<std::pair<ShardName, std::filesystem::path>> list_shards(
 std::optional<std::filesystem::path> find_shard(const std::filesystem::path& folder,
                                                 std::int64_t iteration, int rank);
 
-/// Deletes the shards in `folder` whose iteration `is_old`, or those that were not completed, which
-/// nothing may be writing. Throw nothing: a file that stays takes space alone.
+/// What find_shards() appends to the name of a shard that is damaged.
+inline constexpr const char* kDamaged = ".damaged";
+
+/// Deletes the shards in `folder` whose iteration `is_old`, damaged ones, too, or those that were
+/// not completed, which nothing may be writing. Throw nothing: a file that stays takes space alone.
 void remove_shards(const std::filesystem::path& folder,
                    const std::function<bool(std::int64_t)>& is_old);
 void remove_unfinished_shards(const std::filesystem::path& folder);
