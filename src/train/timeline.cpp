@@ -110,6 +110,11 @@ class TracedCommunicator final : public comm::Communicator {
   void set_staging_buffer(void* base, std::size_t bytes) override {
     inner_->set_staging_buffer(base, bytes);
   }
+  std::unique_ptr<comm::CapturedCollectives> capture(const std::function<void()>& work) override {
+    std::unique_ptr<comm::CapturedCollectives> captured;
+    timeline_.pause([&] { captured = inner_->capture(work); });
+    return captured;
+  }
 
  private:
   template <typename Start>
@@ -166,6 +171,15 @@ void Timeline::begin_iteration(std::int64_t iteration, int micro_batches) {
   first_ = iteration;
   last_ = range->last;
   device::range_listener(device::RangeListeners::timeline) = this;
+}
+
+void Timeline::pause(const std::function<void()>& work) {
+  device::RangeListener*& listener = device::range_listener(device::RangeListeners::timeline);
+  const bool recording = std::exchange(recording_, false);
+  device::RangeListener* const listening = std::exchange(listener, nullptr);
+  work();
+  listener = listening;
+  recording_ = recording;
 }
 
 void Timeline::begin(const device::RangeInfo& range) {

@@ -153,6 +153,8 @@ class Timeline final : public device::RangeListener {
   void end() override;
 
   bool records() const { return recording_; }
+  /// Calls `work` without recording: its events would become part of a CUDA graph that it captures.
+  void pause(const std::function<void()>& work);
   /// Starts an operation that overlaps with the compute stream and records it until it is complete.
   /// `lane` is of lane().
   std::unique_ptr<comm::Request> follow(

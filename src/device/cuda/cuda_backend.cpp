@@ -161,7 +161,9 @@ class CudaGraph final : public CapturedWork {
   CudaGraph(const Graph& graph, cudaStream_t stream,
             std::unique_ptr<kernels::cuda::DecodingPass> pass)
       : pass_(std::move(pass)), stream_(stream) {
-    TRIREME_CUDA(cudaGraphInstantiate(&executable_, graph.get(), 0));
+    // Collectives stay ahead of the GEMMs that they overlap with, as on their own stream.
+    TRIREME_CUDA(
+        cudaGraphInstantiate(&executable_, graph.get(), cudaGraphInstantiateFlagUseNodePriority));
   }
   ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
   CudaGraph(const CudaGraph&) = delete;
