@@ -255,18 +255,20 @@ void PipelineStage::run_backward(int slot_index, const Tensor& gradient, bool wi
       before_use(chunk, i, read_after(segment, i));
       if (with_weights) before_gradient(chunk, i);
       const auto deferred = BlockGradients::over(slot.blocks[chunk][i], slot.streams[i + 1]);
-      // The block after this one has raised it; the head and other stages do not.
+      // The block after it has raised it; the head, other stages and other kinds of blocks do not.
       const auto amax_of = [&](int block) {
-        return blocks(chunk)[block].gradient_amax(context_, pass, gradient);
+        const auto& all = blocks(chunk);
+        const bool raised =
+            block >= 0 && block + 1 < std::ssize(all) && all[block].joins(all[block + 1]);
+        return raised ? all[block].gradient_amax(context_, pass, gradient) : nullptr;
       };
       Tensor of_output = gradient;
-      of_output.amax = i + 1 < std::ssize(blocks(chunk)) ? amax_of(i) : nullptr;
+      of_output.amax = amax_of(i);
       run_block(with_weights ? Pass::backward : Pass::backward_input, slot_index, i, pass,
                 gradient.data, [&] {
                   blocks(chunk)[i].backward(context_, scratch_.layer, pass, slot.streams[i],
                                             slot.blocks[chunk][i], of_output,
-                                            with_weights ? nullptr : &deferred,
-                                            i > 0 ? amax_of(i - 1) : nullptr);
+                                            with_weights ? nullptr : &deferred, amax_of(i - 1));
                 });
       if (with_weights) gradient_ready(chunk, i, last);
     }
