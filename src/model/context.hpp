@@ -216,7 +216,9 @@ struct LayerWorkspace {
   /// [s, b, h]: the same of the MLP, and the gradient of its output. Under sequence parallelism not
   /// `hidden`, where the attention's is gathered while fc2's weight gradient reads that.
   Tensor mlp_out;
-  Tensor inner;    ///< gradients inside a sublayer: the largest Mlp or Attention::inner_width()
+  /// Gradients inside a sublayer, and what a forward pass in FP8 does not keep of one: the largest
+  /// Mlp or Attention::inner_width().
+  Tensor inner;
   Tensor heads;    ///< [s, b, heads head_dim / t]: gradient of the heads' outputs
   Tensor staging;  ///< like hidden: registered with the tensor group, where there is one
 };

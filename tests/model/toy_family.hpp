@@ -100,8 +100,8 @@ class ToyMlp final : public model::TwoLinearMlp {
     return 3 * local_width(sizes);
   }
 
-  void forward(const model::LayerContext& context, const Tensor& x, const Activations& saved,
-               const Tensor& y) const override {
+  void forward(const model::LayerContext& context, const model::LayerWorkspace&, const Tensor& x,
+               const Activations& saved, const Tensor& y) const override {
     fc1_.forward(context, x, saved.fc1_out);
     dispatch(x.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -191,8 +191,8 @@ class ToyGroupedMlp final : public model::TwoLinearMlp {
     return 2 * local_width(sizes) + gate_.local_out(sizes);
   }
 
-  void forward(const model::LayerContext& context, const Tensor& x, const Activations& saved,
-               const Tensor& y) const override {
+  void forward(const model::LayerContext& context, const model::LayerWorkspace&, const Tensor& x,
+               const Activations& saved, const Tensor& y) const override {
     const auto [up, gate] = split(context, saved.fc1_out);
     fc1_.forward(context, x, up);
     gate_.forward_gathered(context, x, gate);

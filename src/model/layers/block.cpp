@@ -190,7 +190,7 @@ void TransformerBlock::finish_forward(const LayerContext& context, const LayerWo
   attention_residual_.sum_forward(context, pass, workspace.hidden,
                                   attention_.projection().bias().weight, input, saved.residual_mid,
                                   {*norm2_, saved.norm2, norm2_out}, /*settles=*/!output);
-  mlp_->forward(context, norm2_out, saved.mlp, output ? workspace.mlp_out : Tensor());
+  mlp_->forward(context, workspace, norm2_out, saved.mlp, output ? workspace.mlp_out : Tensor());
   if (!output) return;
   const Tensor& bias = mlp_->output().bias().weight;
   if (joints.next)
@@ -321,7 +321,7 @@ void TransformerBlock::forward_post_norm(const LayerContext& context,
   attention_residual_.sum_forward(context, pass, workspace.hidden,
                                   attention_.projection().bias().weight, input, saved.residual_mid,
                                   {*norm1_, saved.norm1, saved.norm1_out}, /*settles=*/false);
-  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.mlp_out);
+  mlp_->forward(context, workspace, saved.norm1_out, saved.mlp, workspace.mlp_out);
   mlp_residual_.sum_forward(context, pass, workspace.mlp_out, mlp_->output().bias().weight,
                             sp_shard(context, saved.norm1_out).view(context.shard_shape()),
                             saved.residual_out);
@@ -381,7 +381,7 @@ void TransformerBlock::forward_output_norm(const LayerContext& context,
   attend();
   normalize(*norm1_, workspace.hidden, saved.residual_mid, saved.norm1);
   attention_residual_.forward(context, pass, workspace.hidden, {}, input, mid);
-  mlp_->forward(context, saved.norm1_out, saved.mlp, workspace.mlp_out);
+  mlp_->forward(context, workspace, saved.norm1_out, saved.mlp, workspace.mlp_out);
   normalize(*norm2_, workspace.mlp_out, saved.residual_out, saved.norm2);
   if (output) mlp_residual_.forward(context, pass, workspace.mlp_out, {}, mid, output);
 }

@@ -31,8 +31,8 @@ struct BlockActivations {
   Tensor residual_out;
 
   /// Whether norm1_out and norm2_out stay what the forward pass wrote, or the backward pass does
-  /// not read them; if not, it recomputes them. The other cheap output, gelu_out, is kept always:
-  /// see kernels::LinearGelu, which need not make it from fc1_out as it is stored.
+  /// not read them; if not, it recomputes them. The other cheap output, gelu_out, is not
+  /// recomputed: see kernels::LinearGelu, which need not make it from fc1_out as it is stored.
   bool keeps_norms = true;
 };
 
@@ -107,7 +107,8 @@ class TransformerBlock {
   void backward(const LayerContext& context, const LayerWorkspace& workspace, const PassInfo& pass,
                 const Tensor& input, const BlockActivations& saved, const Tensor& gradient,
                 const BlockGradients* deferred = nullptr, float* input_amax = nullptr) const;
-  /// Where amax of `gradient`, that of the output, is of use to backward(); null: nowhere.
+  /// Where amax of `gradient`, that of the output, is of use to backward(), of which the block
+  /// after it raises it if this one joins() that; null: nowhere.
   float* gradient_amax(const LayerContext& context, const PassInfo& pass,
                        const Tensor& gradient) const;
 

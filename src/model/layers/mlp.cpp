@@ -17,7 +17,8 @@ void TwoLinearMlp::bind(const ParameterStore& parameters) {
 Mlp::Activations TwoLinearMlp::take(Arena& arena, const LayerSizes& sizes) const {
   Activations a;
   a.fc1_out = arena.take(sizes.precision.activations, {sizes.tokens(), fc1_.local_out(sizes)});
-  a.gelu_out = arena.take(sizes.precision.activations, {sizes.tokens(), local_width(sizes)});
+  if (!fc2_.in_fp8(sizes))
+    a.gelu_out = arena.take(sizes.precision.activations, {sizes.tokens(), local_width(sizes)});
   a.fc1_in = fc1_.take_input(arena, sizes);
   a.fc2_in = fc2_.take_input(arena, sizes);
   return a;
@@ -37,8 +38,8 @@ void TwoLinearMlp::fc1_gradient(const LayerContext& context, const Tensor& x, co
 void TwoLinearMlp::backward_weights(const LayerContext& context, const LayerWorkspace& workspace,
                                     const Tensor& x, const Activations& saved,
                                     const DeferredGradients& deferred) const {
-  const Tensor& fc2_in = saved.fc2_in.gelu ? saved.fc1_out : saved.gelu_out;
-  fc2_.deferred_weight_gradient(context, fc2_in, deferred.second, workspace.hidden, saved.fc2_in);
+  fc2_.deferred_weight_gradient(context, fc2_input(saved), deferred.second, workspace.hidden,
+                                saved.fc2_in);
   fc1_.deferred_weight_gradient(context, x, deferred.first, saved.fc1_in);
 }
 
@@ -102,9 +103,9 @@ GatedMlp::GatedMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activa
                     .fp8_number = place.fp8_number(3)}),
       function_(function) {}
 
-void GatedMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
-                       const Tensor& y) const {
-  Tensor gated = saved.gelu_out;
+void GatedMlp::forward(const LayerContext& context, const LayerWorkspace& workspace,
+                       const Tensor& x, const Activations& saved, const Tensor& y) const {
+  Tensor gated = activated(context, workspace, saved);
   if (fc1_.in_fp8(context)) {
     fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
     gated = fc2_.with_input_amax(context, gated);
@@ -129,7 +130,8 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
                           const Tensor& dy, const Activations& saved,
                           const DeferredGradients* deferred) const {
   const Tensor inner = workspace.inner.view({workspace.inner.size()});
-  const Shape gate_up = saved.fc1_out.shape, activated = saved.gelu_out.shape;
+  const Shape gate_up = saved.fc1_out.shape;
+  const Shape activated{context.tokens(), local_width(context)};
   Tensor dfc1 = front(workspace.inner, gate_up);
   const Tensor dout = inner.rows(gate_up.size(), activated.size()).view(activated);
   const auto input_gradient = [&](const Tensor& complete, const PartArrivals& arrivals) {
@@ -146,7 +148,7 @@ Tensor GatedMlp::backward(const LayerContext& context, const LayerWorkspace& wor
     context.backend.gated_backward(
         {.dout = dout, .x = saved.fc1_out, .dx = dfc1, .function = function_});
   };
-  fc2_.backward_by_parts(context, saved.gelu_out, dy, workspace.mlp_out, deferred != nullptr,
+  fc2_.backward_by_parts(context, fc2_input(saved), dy, workspace.mlp_out, deferred != nullptr,
                          BiasGradient::elsewhere, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;
@@ -172,34 +174,30 @@ GeluMlp::GeluMlp(const MlpSpec& spec, const LayerPlace& place, kernels::Activati
       gelu_(gelu) {}
 
 Mlp::Activations GeluMlp::take(Arena& arena, const LayerSizes& sizes) const {
-  if (!converts_gelu(sizes)) return TwoLinearMlp::take(arena, sizes);
-  Activations a;
-  a.fc1_out = arena.take(sizes.precision.activations, {sizes.tokens(), fc1_.local_out(sizes)});
-  a.fc1_in = fc1_.take_input(arena, sizes);
-  a.fc2_in = fc2_.take_input(arena, sizes);
-  a.fc2_in.gelu = true;
+  Activations a = TwoLinearMlp::take(arena, sizes);
+  a.fc2_in.gelu = converts_gelu(sizes);
   return a;
 }
 
-void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activations& saved,
-                      const Tensor& y) const {
+void GeluMlp::forward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& x,
+                      const Activations& saved, const Tensor& y) const {
   const bool converts = converts_gelu(context);
+  const Tensor fc2_in = converts ? saved.fc1_out : activated(context, workspace, saved);
   if (fc1_.in_fp8(context) || converts) {
     fc1_.forward(context, x, saved.fc1_out, saved.fc1_in);
     if (!converts)
-      context.backend.gelu_forward({.x = saved.fc1_out, .out = saved.gelu_out, .function = gelu_});
+      context.backend.gelu_forward({.x = saved.fc1_out, .out = fc2_in, .function = gelu_});
   } else {
     const SpGather gather = start_sp_gather(context, x);
     context.backend.linear_gelu({.x = x,
                                  .weight = fc1_.weight().weight,
                                  .bias = fc1_.bias().weight,
                                  .fc1_out = saved.fc1_out,
-                                 .gelu_out = saved.gelu_out,
+                                 .gelu_out = fc2_in,
                                  .function = gelu_,
                                  .arrivals = gather.arrivals});
     gather.finish();
   }
-  const Tensor& fc2_in = converts ? saved.fc1_out : saved.gelu_out;
   if (y)
     fc2_.forward(context, fc2_in, y, saved.fc2_in);
   else
@@ -209,7 +207,6 @@ void GeluMlp::forward(const LayerContext& context, const Tensor& x, const Activa
 Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& workspace,
                          const Tensor& dy, const Activations& saved,
                          const DeferredGradients* deferred) const {
-  const Tensor& fc2_in = converts_gelu(context) ? saved.fc1_out : saved.gelu_out;
   Tensor dfc1 = front(workspace.inner, saved.fc1_out.shape);
   const auto input_gradient = [&](const Tensor& complete, const PartArrivals& arrivals) {
     if (!fc2_.in_fp8(context))
@@ -228,7 +225,7 @@ Tensor GeluMlp::backward(const LayerContext& context, const LayerWorkspace& work
                                    .dbias = fc1_.bias().gradient,
                                    .function = gelu_});
   };
-  fc2_.backward_by_parts(context, fc2_in, dy, workspace.mlp_out, deferred != nullptr,
+  fc2_.backward_by_parts(context, fc2_input(saved), dy, workspace.mlp_out, deferred != nullptr,
                          BiasGradient::fused, saved.fc2_in, input_gradient);
   fc1_.input_gradient(context, dfc1, workspace.hidden);
   return dfc1;

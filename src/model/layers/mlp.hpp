@@ -19,7 +19,8 @@ class Mlp {
   /// What a forward pass keeps for the backward pass.
   struct Activations {
     Tensor fc1_out;  ///< [T, n / t], bias included
-    /// [T, f / t], after the activation function; empty where the conversion to FP8 applies that
+    /// [T, f / t], after the activation function; empty where the second linear is in FP8, which
+    /// keeps its input itself.
     Tensor gelu_out;
     Fp8Input fc1_in, fc2_in;
   };
@@ -44,9 +45,10 @@ class Mlp {
   virtual Tensor with_gradient_amax(const LayerContext&, const Tensor& dy) const { return dy; }
 
   /// Writes this rank's term of the output, y [s, b, h], from x [T, h], of which each rank has
-  /// written sp_shard(); without y it writes `saved` alone. Collective over the tensor group.
-  virtual void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
-                       const Tensor& y) const = 0;
+  /// written sp_shard(); without y it writes `saved` alone. workspace.inner is scratch. Collective
+  /// over the tensor group.
+  virtual void forward(const LayerContext& context, const LayerWorkspace& workspace,
+                       const Tensor& x, const Activations& saved, const Tensor& y) const = 0;
   /// Whether decode() is there.
   virtual bool decodes() const { return false; }
   /// The whole sublayer for at most kMaxDecodeRows new tokens on one tensor rank: adds the output
@@ -110,6 +112,16 @@ class TwoLinearMlp : public Mlp {
   TwoLinearMlp(LinearSpec fc1, LinearSpec fc2)
       : width_(fc2.in), fc1_(std::move(fc1)), fc2_(std::move(fc2)) {}
   std::int64_t local_width(const LayerSizes& sizes) const { return width_ / sizes.tensor_ranks; }
+  /// Where the activation function's output goes, [T, f / t]: saved.gelu_out, or scratch.
+  Tensor activated(const LayerContext& context, const LayerWorkspace& workspace,
+                   const Activations& saved) const {
+    if (saved.gelu_out) return saved.gelu_out;
+    return front(workspace.inner, {context.tokens(), local_width(context)});
+  }
+  /// The input of fc2 for its weight gradient; in FP8, which reads saved.fc2_in, another tensor.
+  static const Tensor& fc2_input(const Activations& saved) {
+    return saved.gelu_out ? saved.gelu_out : saved.fc1_out;
+  }
   /// decode() with this function.
   void decode_with(const LayerContext& context, const kernels::DecodeNorm& norm,
                    const Activations& saved, const Tensor& stream, kernels::Activation function,
@@ -130,8 +142,8 @@ class GatedMlp final : public TwoLinearMlp {
   std::int64_t inner_width(const LayerSizes& sizes) const override {
     return 3 * local_width(sizes);
   }
-  void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
-               const Tensor& y) const override;
+  void forward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& x,
+               const Activations& saved, const Tensor& y) const override;
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
                   const Activations& saved, const DeferredGradients* deferred) const override;
   bool decodes() const override { return true; }
@@ -156,8 +168,8 @@ class GeluMlp final : public TwoLinearMlp {
 
   Activations take(Arena& arena, const LayerSizes& sizes) const override;
   std::int64_t inner_width(const LayerSizes& sizes) const override { return local_width(sizes); }
-  void forward(const LayerContext& context, const Tensor& x, const Activations& saved,
-               const Tensor& y) const override;
+  void forward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& x,
+               const Activations& saved, const Tensor& y) const override;
   Tensor backward(const LayerContext& context, const LayerWorkspace& workspace, const Tensor& dy,
                   const Activations& saved, const DeferredGradients* deferred) const override;
   bool decodes() const override { return true; }
