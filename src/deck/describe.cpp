@@ -17,11 +17,11 @@ namespace trireme::deck {
 namespace {
 
 constexpr const char* kNotes = R"(
-A length is a number with its unit, such as 2000 iterations, 10k samples, 90 minutes, 20s or
-1:30:00; a bare number counts what 'train' counts; 5% is a fraction. Whole numbers may be written
-1.5e9 or 1_000. On the command line, key=value sets a key and key= restores its default; of several
-values the last one counts. '--help deck.section.key' explains a key; '--help WORD' finds keys by
-any word, also by the names of Megatron-LM, DeepSpeed and PyTorch.
+A length is a number with its unit, such as 2000 iterations or 10k samples; a bare number counts
+what 'train' counts; 5% is a fraction. Times are 90 minutes, 20s or 1:30:00. Whole numbers may be
+written 1.5e9 or 1_000. On the command line, key=value sets a key and key= restores its default; of
+several values the last one counts. '--help deck.section.key' explains a key; '--help WORD' finds
+keys by any word, also by the names of Megatron-LM, DeepSpeed and PyTorch.
 )";
 
 std::vector<std::string_view> split_path(std::string_view path) {
