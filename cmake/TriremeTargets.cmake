@@ -78,6 +78,7 @@ set(TRIREME_MPI_ENVIRONMENT
 # run once as one CTest test; under mpirun on n ranks when RANKS is given (label mpi), alone otherwise (label unit).
 # With SEPARATE its files are always compiled one by one, as they use the same names for different things.
 # With GPU every rank needs a GPU (label gpu), and the test is reported as skipped where there are fewer.
+# Each has its own folder for Open MPI's sessions: 4.1 removes a shared one at the end of a test while another starts.
 function(trireme_test name)
   cmake_parse_arguments(arg "GPU;SEPARATE" "RANKS;TIMEOUT;THREADS" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT TARGET test_${name})
@@ -129,7 +130,7 @@ function(trireme_test name)
   endif()
   set_tests_properties(${test} PROPERTIES
     LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} PROCESSORS ${processors}
-    ENVIRONMENT "${TRIREME_MPI_ENVIRONMENT}")
+    ENVIRONMENT "${TRIREME_MPI_ENVIRONMENT};OMPI_MCA_orte_tmpdir_base=${CMAKE_BINARY_DIR}/tests/sessions/${test}")
 endfunction()
 
 function(trireme_print_summary)

@@ -1,6 +1,5 @@
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "bench/commands.hpp"
 #include "core/clock.hpp"
@@ -24,22 +23,6 @@ constexpr const char* kStepUsage =
     "OpenBLAS's own sgemm, on GPUs against their peak.\n"
     "A deck without data.train trains on random tokens.\n\n";
 
-/// A folder that is gone with this.
-class TemporaryFolder {
- public:
-  TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() /
-              fmt::format("trireme-bench-{}", ::getpid())) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 /// Writes `tokens` random ids below `vocab` as one document.
 void write_random_dataset(const std::filesystem::path& prefix, std::int64_t vocab,
                           std::int64_t tokens) {
@@ -51,9 +34,10 @@ void write_random_dataset(const std::filesystem::path& prefix, std::int64_t voca
   writer.finish();
 }
 
-/// The deck cut down to `steps` iterations and nothing else, with random data where it names none.
+/// The deck cut down to `steps` iterations and nothing else, with random data in `folder` where it
+/// names none.
 std::vector<std::string> short_run(const DeckArguments& arguments, std::int64_t steps,
-                                   const TemporaryFolder& folder, bool writes) {
+                                   const TemporaryFolder& folder) {
   std::vector<std::string> overrides = arguments.overrides;
   for (const char* key : {"train.samples=", "train.skip=", "batch.rampup.start=",
                           "batch.rampup.step=", "batch.rampup.samples=", "schedule.decay=",
@@ -64,9 +48,8 @@ std::vector<std::string> short_run(const DeckArguments& arguments, std::int64_t 
                                      {.need_data = false, .automatic = train::automatic_device()});
   if (deck.data.train) return overrides;
   const std::filesystem::path prefix = folder.path() / "random";
-  if (writes)
-    write_random_dataset(prefix, plan::vocabulary(deck).size,
-                         deck.batch.global * steps * deck.model.sequence + 1);
+  write_random_dataset(prefix, plan::vocabulary(deck).size,
+                       deck.batch.global * steps * deck.model.sequence + 1);
   overrides.push_back("data.train=" + prefix.string());
   overrides.push_back("data.split=[1]");
   return overrides;
@@ -208,10 +191,10 @@ void measure_gpus(const Settings& settings, Measured measured, train::Trainer& t
 
 ExitCode measure(const DeckArguments& arguments, const Settings& settings,
                  std::unique_ptr<comm::MpiCommunicator> world) {
-  const TemporaryFolder folder;                         // of rank 0, where others have one, too
+  std::optional<TemporaryFolder> folder;                // of rank 0
   const std::int64_t steps = 3 * settings.repeats + 4;  // timed ones and their warm-ups
   const auto overrides = nlohmann::json::parse(train::on_rank_zero(*world, [&] {
-    return nlohmann::json(short_run(arguments, steps, folder, /*writes=*/true)).dump();
+    return nlohmann::json(short_run(arguments, steps, folder.emplace("trireme-bench"))).dump();
   }));
   const auto [deck, vocabulary] =
       train::prepare_deck(*world, arguments.path, overrides, deck::resolve_world_size);

@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -280,6 +281,30 @@ void ReadFile::require_unchanged() const {
                   size_);
   if (modification_ns(status) != changed_ns_)
     throw IoError("'{}' has been written to since it was opened", path_.string());
+}
+
+TemporaryFolder::TemporaryFolder(const std::string& name) {
+  const char* parent = std::getenv("TMPDIR");
+  std::string path =
+      (std::filesystem::path(parent != nullptr && *parent != '\0' ? parent : "/tmp") /
+       (name + "-XXXXXX"))
+          .string();
+  if (::mkdtemp(path.data()) == nullptr)
+    throw IoError("cannot make the temporary folder '{}': {}", path, std::strerror(errno));
+  path_ = path;
+}
+
+TemporaryFolder::TemporaryFolder(TemporaryFolder&& other) noexcept
+    : path_(std::exchange(other.path_, {})) {}
+
+TemporaryFolder& TemporaryFolder::operator=(TemporaryFolder&& other) noexcept {
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
 }
 
 // ---------------------------------------------------------------------------- contents

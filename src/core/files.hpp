@@ -1,5 +1,5 @@
-// Files: reading whole ones or at any offset, durable writing, memory mapping. Contents: hashes,
-// checksums, and how protocol buffers store values.
+// Files: reading whole ones or at any offset, durable writing, memory mapping, temporary folders.
+// Contents: hashes, checksums, and how protocol buffers store values.
 #pragma once
 
 #include <cstddef>
@@ -88,6 +88,22 @@ class ReadFile {
   int fd_ = -1;
   std::size_t size_ = 0;
   std::int64_t changed_ns_ = 0;  ///< st_mtim
+};
+
+/// A new folder in the system's folder for temporary files (TMPDIR, else /tmp), removed with all
+/// that is in it when this object is destroyed.
+class TemporaryFolder {
+ public:
+  /// Makes `name`-XXXXXX, with characters that make it unique. Throws IoError.
+  explicit TemporaryFolder(const std::string& name);
+  TemporaryFolder(TemporaryFolder&& other) noexcept;
+  TemporaryFolder& operator=(TemporaryFolder&& other) noexcept;
+  ~TemporaryFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;  ///< empty once it was moved from
 };
 
 // ---- contents

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -147,18 +148,22 @@ void say(const std::string& line) {
 }
 
 /// What to show of a run's output from byte `begin` on: the program's last message, else the last
-/// line. Launchers write theirs after it.
+/// line of words. Launchers write theirs after it, and lines of dashes.
 std::string last_message(const std::filesystem::path& output, std::uintmax_t begin) {
   std::ifstream file(output);
   file.seekg(static_cast<std::streamoff>(begin));
   std::string message, last;
   for (std::string line; std::getline(file, line);) {
-    if (line.empty()) continue;
-    last = line;
+    if (std::any_of(line.begin(), line.end(), [](unsigned char c) { return std::isalnum(c) != 0; }))
+      last = line;
     if (line.starts_with("trireme-pretrain: ")) message = line;
   }
   return message.empty() ? last : message;
 }
+
+/// Open MPI 4's folder of sessions, on all hosts of a run; it may not be set beside the local one.
+constexpr const char* kSessionFolder = "OMPI_MCA_orte_tmpdir_base";
+constexpr const char* kLocalSessionFolder = "OMPI_MCA_orte_local_tmpdir_base";
 
 /// The loop: starts, waits, stops.
 class Runner {
@@ -188,6 +193,7 @@ class Runner {
     std::size_t index;
     Process process;
     std::vector<std::string> gpus;
+    TemporaryFolder sessions;
     std::uintmax_t output_begin;  // earlier starts have written, too
     Stopwatch watch;
   };
@@ -230,22 +236,32 @@ class Runner {
   void start(std::size_t index, const std::vector<std::string>& gpus) {
     const PlannedRun& run = sweep_.runs[index];
     std::filesystem::remove(exit_code_path(sweep_, run));
+    TemporaryFolder sessions("trireme-sweep");
     Command command{.words = run_words(sweep_, run, launch_),
-                    .environment = environment_of(run, gpus),
+                    .environment = environment_of(run, gpus, sessions),
                     .output = output_path(sweep_, run)};
     std::error_code none;
     const std::uintmax_t size = std::filesystem::file_size(command.output, none);
-    running_.push_back({index, Process(command), gpus, none ? 0 : size, {}});
+    running_.push_back({index, Process(command), gpus, std::move(sessions), none ? 0 : size, {}});
     if (!launch_.quiet) say(fmt::format("{}: started", run.name()));
   }
 
-  /// GPUs, or a share of the cores where runs are concurrent.
+  /// Where mpirun keeps its session; GPUs, or a share of the cores where runs are concurrent.
   std::vector<std::pair<std::string, std::string>> environment_of(
-      const PlannedRun& run, const std::vector<std::string>& gpus) const {
-    if (!gpus.empty()) return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(gpus, ","))}};
-    if (jobs_ == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return {};
-    const int threads = std::max(1, machine_.cores / (jobs_ * run.need.ranks));
-    return {{"OMP_NUM_THREADS", std::to_string(threads)}};
+      const PlannedRun& run, const std::vector<std::string>& gpus,
+      const TemporaryFolder& sessions) const {
+    std::vector<std::pair<std::string, std::string>> environment;
+    // Otherwise all share one, which each mpirun removes when it ends and the folder is empty: one
+    // that starts at that moment fails.
+    if (std::getenv(kSessionFolder) == nullptr && std::getenv(kLocalSessionFolder) == nullptr)
+      environment.emplace_back(kSessionFolder, sessions.path().string());
+    if (!gpus.empty()) {
+      environment.emplace_back("CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(gpus, ",")));
+    } else if (jobs_ > 1 && std::getenv("OMP_NUM_THREADS") == nullptr) {
+      const int threads = std::max(1, machine_.cores / (jobs_ * run.need.ranks));
+      environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+    }
+    return environment;
   }
 
   void reap() {

@@ -5,8 +5,11 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "../file_size_limit.hpp"
 #include "../message_of.hpp"
@@ -182,6 +185,50 @@ TEST_F(ReadFileTest, OtherBusErrorsAreWhatTheyWere) {
         ::raise(SIGBUS);
       },
       testing::KilledBySignal(SIGBUS), "");
+}
+
+class TemporaryFolderTest : public testing::Test {
+ protected:
+  void SetUp() override { ::setenv("TMPDIR", scratch_.path().c_str(), 1); }
+  void TearDown() override {
+    if (before_)
+      ::setenv("TMPDIR", before_->c_str(), 1);
+    else
+      ::unsetenv("TMPDIR");
+  }
+
+ private:
+  const ScratchFolder scratch_;
+  const std::optional<std::string> before_ = std::getenv("TMPDIR") != nullptr
+                                                 ? std::optional<std::string>(std::getenv("TMPDIR"))
+                                                 : std::nullopt;
+
+ protected:
+  const std::filesystem::path parent_ = scratch_.path();
+};
+
+TEST_F(TemporaryFolderTest, GoesWithAllThatIsInIt) {
+  std::optional<TemporaryFolder> folder(std::in_place, "name");
+  const TemporaryFolder other("name");
+  const std::filesystem::path path = folder->path();
+  EXPECT_EQ(path.parent_path(), parent_);
+  EXPECT_TRUE(path.filename().string().starts_with("name-"));
+  EXPECT_NE(path, other.path());
+  write_file_atomically(path / "file", "text");
+  TemporaryFolder moved = std::move(*folder);
+  folder.reset();
+  EXPECT_TRUE(std::filesystem::exists(path / "file"));
+  moved = TemporaryFolder("name");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_TRUE(std::filesystem::is_directory(moved.path()));
+  EXPECT_TRUE(std::filesystem::is_directory(other.path()));
+}
+
+TEST_F(TemporaryFolderTest, SaysWhereItCannotBeMade) {
+  ::setenv("TMPDIR", (parent_ / "missing").c_str(), 1);
+  const std::string message = message_of<IoError>([] { const TemporaryFolder folder("name"); });
+  EXPECT_NE(message.find("missing/name-"), std::string::npos) << message;
+  EXPECT_NE(message.find("No such file or directory"), std::string::npos) << message;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 from runs import BIN, DECK, FINISHED, IO, PATIENCE, STOPPED_EARLY, RunTest, Started, dataset, run, HERE
 
@@ -155,6 +156,26 @@ class Local(SweepTest):
         result = self.sweep("--max-ranks=1")
         self.assertIn("tensor=2,peak=1e-3: too large: 2 ranks, but --max-ranks 1", result.out)
         self.assertTrue(result.out.endswith("4 runs: 2 finished, 2 too large\n"), result)
+
+    def test_each_run_has_its_own_session_folder(self):
+        """Of Open MPI 4.1's launchers that share one, an mpirun that ends removes it before another that starts has used it."""
+        seen, launcher = self.folder / "seen", self.folder / "launcher"
+        launcher.write_text(f"""#!/bin/bash
+[ -d "$OMPI_MCA_orte_tmpdir_base" ] && echo "$OMPI_MCA_orte_tmpdir_base" >>{seen}
+exec mpirun --oversubscribe --bind-to none -n "$@"
+""")
+        launcher.chmod(0o755)
+        self.assertTrue(self.sweep("--launcher", f"{launcher} {{ranks}}").out.endswith("4 runs: 4 finished\n"))
+        folders = seen.read_text().splitlines()
+        self.assertEqual(len(set(folders)), 4, folders)
+        self.assertEqual([folder for folder in folders if Path(folder).exists()], [])
+
+    def test_what_a_launcher_says_is_shown_without_its_lines(self):
+        launcher = self.folder / "launcher"
+        launcher.write_text("#!/bin/bash\necho ----; echo 'No such host: x'; echo ----; exit 3\n")
+        launcher.chmod(0o755)
+        result = self.sweep("--launcher", f"{launcher} {{ranks}}", code=1)
+        self.assertRegex(result.out, f"{re.escape(NAMES[0])}: failed with exit code 3 after \\w+: No such host: x; see ")
 
     def test_printed_commands_run(self):
         printed = self.sweep("--print").out
