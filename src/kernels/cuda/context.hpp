@@ -17,6 +17,10 @@ struct Context {
   int sms = 1;
   int capability = 80;          ///< 10 * major + minor
   int shared_memory_bytes = 0;  ///< the most that one block may ask for
+
+  /// Whether kernels run the code for compute capability 9.0. Newer GPUs run that for 8.0, which
+  /// has neither clusters nor dependent launches.
+  bool is_hopper() const { return capability == 90; }
 };
 
 }  // namespace trireme::kernels::cuda

@@ -23,8 +23,8 @@ constexpr std::size_t column_sums_workspace(std::int64_t columns) {
 constexpr std::size_t bias_gradient_workspace(std::int64_t n) { return column_sums_workspace(n); }
 constexpr std::size_t gelu_backward_workspace(std::int64_t n) { return column_sums_workspace(n); }
 
-/// Blocks of layernorm_backward at most, two on each SM; each leaves its sums for
-/// dweight, dbias and dx_sum.
+/// Blocks of layernorm_backward at most, and one on each SM; each leaves its sums for dweight,
+/// dbias and dx_sum.
 inline constexpr int kMaxNormBlocks = 320;
 constexpr std::size_t layernorm_backward_workspace(std::int64_t h) {
   return sizeof(float) * static_cast<std::size_t>(3 * h * kMaxNormBlocks);

@@ -159,18 +159,13 @@ struct SumGroups {
     const int head = static_cast<int>(column) / d, group = heads / kv_heads;
     const T* from = gradients + (std::int64_t{row} * 2 * heads + head * group) * d +
                     (static_cast<int>(column) - head * d);
-    Values<kWidth> sum = widen(load_group(from));
+    Values<kWidth> sum = widen(cuda::load<kWidth>(from));
     for (int i = 1; i < group; ++i) {
-      const Values<kWidth> next = widen(load_group(from + i * d));
+      const Values<kWidth> next = widen(cuda::load<kWidth>(from + i * d));
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) sum[j] += next[j];
     }
     cuda::store(to, narrow<T>(sum));
-  }
-
- private:
-  __device__ static Elements<T, kWidth> load_group(const T* from) {
-    return cuda::load<kWidth>(from);
   }
 };
 
@@ -197,7 +192,7 @@ void sum_groups(const AttentionBackward& args, std::int64_t d, const void* gradi
 bool takes_boxes(const Tensor& qkv, std::int64_t d, const Dropout& dropout,
                  std::initializer_list<const void*> data, const Context& context) {
   const bool aligned = aligned16(qkv.data) && std::all_of(data.begin(), data.end(), aligned16);
-  return context.capability == 90 && qkv.dtype != DType::f32 &&
+  return context.is_hopper() && qkv.dtype != DType::f32 &&
          (dropout.probability == 0.0 || qkv.shape[0] % 8 == 0) && fits_boxes(d, aligned);
 }
 

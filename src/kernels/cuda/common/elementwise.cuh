@@ -24,9 +24,8 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
-/// Enqueues `kernel`, which starts with wait_for_previous_kernel(), as a dependent launch on
-/// compute capability 9.0 and as a normal one elsewhere: newer GPUs run the code for 8.0, which
-/// does not wait. The caller checks the launch with TRIREME_CUDA_LAUNCHED.
+/// Enqueues `kernel`, which starts with wait_for_previous_kernel(), as a dependent launch on Hopper
+/// and as a normal one elsewhere. The caller checks the launch with TRIREME_CUDA_LAUNCHED.
 template <typename... Parameters, typename... Arguments>
 void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block,
                       std::size_t shared_bytes, const Context& context,
@@ -40,7 +39,7 @@ void launch_dependent(void (*kernel)(Parameters...), dim3 grid, dim3 block,
   config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
   config.attrs = &dependent;
-  config.numAttrs = context.capability == 90 ? 1 : 0;
+  config.numAttrs = context.is_hopper() ? 1 : 0;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 

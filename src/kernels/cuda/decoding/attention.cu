@@ -15,7 +15,7 @@ namespace cg = cooperative_groups;
 // A block copies the keys and values of a row. Bound by bytes, of which there are few.
 template <typename T>
 __global__ void append_rows(const CacheParameters<T> p) {
-  wait_for_previous();
+  wait_for_previous_kernel();
   const int t = static_cast<int>(blockIdx.x);
   const std::int32_t line = p.lines[t];
   if (line < 0) return;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void attend(const CacheParameters<T>& p) {
   typename Reader::Step step;
   int first = reader.first_of(block);
   if (p.append) reader.read(first, cached, step);
-  wait_for_previous();
+  wait_for_previous_kernel();
   if (!p.append) reader.read(first, cached, step);
   const T* row = p.row(t);
   const T* new_key = row + std::int64_t{p.heads + kv} * p.d;
@@ -171,7 +171,7 @@ void attention_paged(const AttentionPaged& args, const Context& context) {
       constexpr bool kVectors = decltype(vectors_of)::value;
       // Where the GPU is not full without them.
       const std::int64_t tasks = sizes.rows * sizes.heads / std::min(group, kHeads);
-      const bool clusters = context.capability >= 90 && tasks < 2 * context.sms;
+      const bool clusters = context.is_hopper() && tasks < 2 * context.sms;
       if (clusters)
         enqueue(attend_rows<T, kLanes, kHeads, kVectors, true>, kHeads, kParts);
       else

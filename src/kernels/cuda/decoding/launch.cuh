@@ -1,6 +1,6 @@
-// Launches of the decoding kernels: each may start while the one before it ends (programmatic
-// dependent launch), so that it reads weights early. A chain of such kernels is correct because
-// each of them waits before it reads or writes what others do.
+// Launches of the decoding kernels: on Hopper each may start while the one before it ends
+// (programmatic dependent launch), so that it reads weights early. A chain of such kernels is
+// correct because each of them waits before it reads or writes what others do.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/cuda/check.hpp"
+#include "core/error.hpp"
+#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/context.hpp"
 
 namespace trireme::kernels::cuda {
@@ -20,18 +22,13 @@ __device__ __forceinline__ void allow_dependents() {
 #endif
 }
 
-/// Waits until the kernel before this one is done and its writes can be read.
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /// Enqueues `kernel`, with `shared_bytes` of dynamic shared memory, in clusters of `cluster` blocks
-/// along x; all its blocks call wait_for_previous().
+/// along x, 1 unless on Hopper; all its blocks call wait_for_previous_kernel().
 template <typename... Parameters, typename... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                   const Context& context, unsigned cluster, const Arguments&... arguments) {
+  TRIREME_CHECK(cluster == 1 || context.is_hopper(), "clusters on compute capability {}",
+                context.capability);
   // Static and dynamic shared memory of more than 48 KiB together have to be asked for.
   if (shared_bytes > 0)
     TRIREME_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -41,7 +38,7 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
                                     cudaSharedmemCarveoutMaxShared));
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
-  if (context.capability >= 90) {
+  if (context.is_hopper()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

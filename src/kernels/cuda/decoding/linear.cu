@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_tiles(const LinearParamete
   load_group(p, output, warp, even);
   load_group(p, output, warp + kStride, odd);
   prefetch_weights<T, kHalves>(p, output, warp + 2 * kStride);
-  wait_for_previous();
+  wait_for_previous_kernel();
   stage_input(p, staged);
   float sums[kParity][kHalves][2][4] = {};
   const int steps = (p.k + kLinearStep - 1) / kLinearStep;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) linear_rows(const LinearParameters<T
   __shared__ Statistics shared[kRows];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   allow_dependents();
-  wait_for_previous();
+  wait_for_previous_kernel();
   if (p.norm.weight && warp < p.rows) {
     const Statistics own = statistics_of<T, kWidth>(p.norm, p.k, p.x + std::int64_t{warp} * p.k);
     if (lane == 0) shared[warp] = own;

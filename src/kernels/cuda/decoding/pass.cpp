@@ -81,7 +81,7 @@ bool DecodingPass::covers(const DecodeLinear& args) const {
   const std::int64_t k = args.x.size(), n = args.y.size();
   const bool aligned = k % 8 == 0 && aligned16(args.x.data) && aligned16(args.weight.data) &&
                        aligned16(args.norm.weight.data) && aligned16(args.norm.bias.data);
-  return context_.capability == 90 && half_precision(args.x.dtype) && args.x.shape.rank() >= 2 &&
+  return context_.is_hopper() && half_precision(args.x.dtype) && args.x.shape.rank() >= 2 &&
          k == args.x.shape[args.x.shape.rank() - 1] && aligned && n > 0 && n <= INT32_MAX &&
          k <= (args.norm.weight ? kMaxNormColumns : kMaxColumns) &&
          args.weight.size() == (args.gated ? 2 : 1) * n * k &&
@@ -91,7 +91,7 @@ bool DecodingPass::covers(const DecodeLinear& args) const {
 bool DecodingPass::covers(const AttentionPaged& args) const {
   const std::int64_t d = args.cache.keys.shape[2], heads = args.heads, kv = args.kv_heads;
   const std::int64_t group = heads / kv;
-  return context_.capability == 90 && half_precision(args.qkv.dtype) && args.append &&
+  return context_.is_hopper() && half_precision(args.qkv.dtype) && args.append &&
          args.qkv.size() == (heads + 2 * kv) * d && d <= 128 && d % 8 == 0 &&
          args.cache.stride % 8 == 0 &&
          std::has_single_bit(static_cast<std::uint64_t>(args.cache.keys.shape[1])) &&

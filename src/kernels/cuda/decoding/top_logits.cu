@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ std::uint64_t smallest, taken[kMaxTopLogits];
   __shared__ int left, number, complete;
   allow_dependents();
-  wait_for_previous();
+  wait_for_previous_kernel();
   const T* row = logits + blockIdx.x * stride;
   values += std::int64_t{blockIdx.x} * count;
   ids += std::int64_t{blockIdx.x} * count;

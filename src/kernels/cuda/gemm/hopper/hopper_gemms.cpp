@@ -82,6 +82,7 @@ HopperGemms::HopperGemms() {
   TRIREME_CUDA(cudaMalloc(&counters, kCounterBytes));
   counters_ = {static_cast<unsigned*>(counters), [](unsigned* memory) { cudaFree(memory); }};
   TRIREME_CUDA(cudaMemset(counters, 0, kCounterBytes));
+  TRIREME_CUDA(cudaStreamSynchronize(nullptr));  // kernels run on other streams, which do not wait
   sms_ = gpu.multiProcessorCount;
 }
 
