@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "model/families/registry.hpp"
+
 namespace trireme::model {
 namespace {
 
@@ -16,6 +18,18 @@ TEST(Documents, BeginAfterTheEndOfThePreviousOne) {
   EXPECT_EQ(starts, (std::vector<std::int32_t>{0, 1, 1, 1, 4, 5, 0, 0, 0, 0, 0, 0}));
   positions_in_documents(starts, 2, positions);
   EXPECT_EQ(positions, (std::vector<std::int32_t>{0, 0, 0, 1, 1, 2, 2, 3, 0, 4, 0, 5}));
+}
+
+// BERT's bias of the output is as wide as the vocabulary. The gradients of both ranks' halves fit a
+// GPU's workspace, and twice as many without the other rank.
+TEST(KernelWorkspace, HoldsTheSumsOfTheOutputsBias) {
+  constexpr std::int64_t kVocab = 501'153;  // of LaBSE
+  StageConfig config{.spec = bert_spec(BertConfig{
+                         .layers = 1, .hidden = 64, .heads = 1, .sequence = 16, .vocab = kVocab})};
+  EXPECT_GE(kernel_workspace_bytes(config), device::linear_workspace(kVocab));
+  EXPECT_GT(device::linear_workspace(kVocab), device::linear_workspace(64));
+  config.tensor_ranks = 2;
+  EXPECT_LT(kernel_workspace_bytes(config), device::linear_workspace(kVocab));
 }
 
 }  // namespace

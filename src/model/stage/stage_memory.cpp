@@ -68,7 +68,9 @@ void StageLayers::take_fp8_weights(Arena& arena, const StageConfig& config) {
 std::size_t kernel_workspace_bytes(const StageConfig& config) {
   const LayerSizes sizes = config.sizes();
   std::size_t attention = 0;
-  std::int64_t widest = sizes.hidden;
+  std::int64_t widest = sizes.hidden;  // of the linears with a bias, whose gradients are sums
+  if (config.spec.head.output_bias)
+    widest = std::max(widest, Head(config.spec, config.max_loss_tokens).local_vocab(sizes));
   for (int layer = 0; layer < config.spec.layers(); ++layer) {
     const TransformerBlock block(config.spec, layer);
     widest = std::max(widest, block.inner_width(sizes));
