@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <utility>
 
 #include "checkpoint/elements.hpp"
@@ -67,6 +68,9 @@ void BackgroundSave::start_local(const std::filesystem::path& folder, const Shar
   path_ = shard_path(std::filesystem::absolute(folder), header.iteration, header.rank);
   unfinished_ = unfinished_name(path_);
   shard_ = header;
+  auto number = std::uint64_t{std::random_device{}()} << 32 | std::random_device{}();
+  ranks_.broadcast(&number, sizeof number, 0);
+  shard_->save = fmt::format("{:016x}", number);
   partners_ = partners;
   // Shards of this iteration may be an abandoned run's: a kill during this save would leave some of
   // both.

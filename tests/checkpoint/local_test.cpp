@@ -270,6 +270,35 @@ TEST_F(LocalCheckpoint, ShardsOfAnAbandonedRunAreNotMixedWithNewOnes) {
   EXPECT_EQ(iterations(), (std::set<std::int64_t>{7, 9}));
 }
 
+// A node is away while the run goes through an iteration a second time, and then comes back.
+TEST_F(LocalCheckpoint, ShardsOfTwoSavesOfAnIterationAreNotMixed) {
+  const auto backend = device::make_host_backend(1);
+  BackgroundSave background(*world_, *backend, held_.tensors, /*replicas=*/true);
+  start(background, 3, {});
+  background.wait();
+  const std::string first = find()->save;
+  start(background, 5, {});
+  background.wait();
+  const std::string earlier = read_file(shard_path(disk_, 5, rank_));
+  start(background, 5, {});
+  background.wait();
+  const auto newest = find();
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->iteration, 5);
+  EXPECT_NE(newest->save, first);
+  EXPECT_NE(earlier.find("\"save\":"), std::string::npos);
+  if (size_ == 1) return;
+  world_->barrier();
+  if (rank_ == size_ - 1) write_file_atomically(shard_path(disk_, 5, rank_), earlier);
+  world_->barrier();
+  const auto found = find();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->iteration, 3);
+  EXPECT_EQ(found->save, first);
+  EXPECT_NE(note_.find("the shards of iteration 5 are not of one save"), std::string::npos)
+      << note_;
+}
+
 TEST_F(LocalCheckpoint, ARewindKeepsTheNewestOneWithCopies) {
   if (size_ == 1) GTEST_SKIP() << "needs a second node";
   const auto backend = device::make_host_backend(1);

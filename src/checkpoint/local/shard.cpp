@@ -36,9 +36,9 @@ nlohmann::json to_json(const ShardHeader& header) {
   nlohmann::json attributes;
   for (const auto& [name, value] : header.attributes)
     std::visit([&, &key = name](const auto& each) { attributes[key] = each; }, value);
-  return {{"iteration", header.iteration}, {"rank", header.rank},      {"ranks", header.ranks},
-          {"attributes", attributes},      {"deck", header.deck},      {"layout", header.layout},
-          {"pieces", header.pieces},       {"tensors", header.tensors}};
+  return {{"iteration", header.iteration}, {"rank", header.rank},       {"ranks", header.ranks},
+          {"attributes", attributes},      {"deck", header.deck},       {"layout", header.layout},
+          {"pieces", header.pieces},       {"tensors", header.tensors}, {"save", header.save}};
 }
 
 ShardHeader from_json(const nlohmann::json& json) {
@@ -49,6 +49,7 @@ ShardHeader from_json(const nlohmann::json& json) {
                      .layout = json.at("layout").get<std::uint64_t>(),
                      .pieces = json.at("pieces").get<std::vector<std::int64_t>>()};
   if (json.contains("tensors")) header.tensors = json.at("tensors").get<std::vector<std::string>>();
+  if (json.contains("save")) header.save = json.at("save").get<std::string>();
   for (const auto& [name, value] : json.at("attributes").items()) {
     if (value.is_number_integer())
       header.attributes[name] = value.get<std::int64_t>();

@@ -27,6 +27,9 @@ struct ShardHeader {
   std::uint64_t layout = 0;          ///< shard_layout() of its tensors
   std::vector<std::int64_t> pieces;  ///< the bytes of each, in the order of the tensors
   std::vector<std::string> tensors;  ///< whose they are; none in shards of earlier versions
+  /// Names the save among all, of this run and of others in the same folder: equal in the shards of
+  /// all ranks. Empty in shards of earlier versions.
+  std::string save;
 };
 
 /// A hash of the names, shapes, types and pieces of `tensors`.
@@ -100,9 +103,9 @@ std::int64_t newest_copied(const std::filesystem::path& folder, std::int64_t las
 std::vector<int> nodes_of(comm::MpiCommunicator& world);
 
 /// The newest iteration above `newer_than` of which every rank has its shard or can get it from
-/// another node's copy, with payloads that are not damaged and headers that are `usable`; its
-/// header. Ranks without their own shard receive it into their folder first. Empty where there is
-/// none; `note` then says why shards that exist are not used. Collective over `world`.
+/// another node's copy, with payloads that are not damaged and headers that are `usable` and of one
+/// save; its header. Ranks without their own shard receive it into their folder first. Empty where
+/// there is none; `note` then says why shards that exist are not used. Collective over `world`.
 std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
                                        comm::MpiCommunicator& world, std::int64_t newer_than,
                                        const std::function<bool(const ShardHeader&)>& usable,
