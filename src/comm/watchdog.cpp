@@ -1,7 +1,10 @@
 #include "comm/watchdog.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <utility>
 
 #include "comm/mpi/mpi_communicator.hpp"
@@ -16,6 +19,8 @@ constexpr std::chrono::seconds kPause{3};
 /// Delay between the message and the end of the job: other ranks time out about now, too, and print
 /// their messages.
 constexpr std::chrono::seconds kMessageDelay{1};
+/// CPU time that is taken for progress: a thread takes more to read a few blocks of a file.
+constexpr std::chrono::milliseconds kCpuTimeOfProgress{1};
 /// Longest wait for the ranks' stacks: what does not come to its end may be the storage.
 constexpr std::chrono::seconds kStacksTimeout{10};
 
@@ -198,8 +203,11 @@ std::string WatchedCall::problem(Clock::time_point now) {
 std::optional<Ranks> WatchedCall::awaited(Clock::time_point) { return ranks_ ? *ranks_ : Ranks{}; }
 
 WatchedWork::WatchedWork(std::shared_ptr<Watchdog> watchdog, std::string what,
-                         Clock::duration timeout)
-    : watchdog_(std::move(watchdog)), what_(std::move(what)), timeout_(timeout) {
+                         Clock::duration timeout, const char* limit, ProgressBy progress)
+    : watchdog_(std::move(watchdog)), what_(std::move(what)), timeout_(timeout), limit_(limit) {
+  clockid_t clock = 0;
+  if (progress == ProgressBy::cpu_time && ::pthread_getcpuclockid(::pthread_self(), &clock) == 0)
+    cpu_clock_ = clock;
   if (watchdog_) watchdog_->add(*this);
 }
 
@@ -211,11 +219,20 @@ void WatchedWork::note_progress() { last_progress_ = Clock::now(); }
 
 std::string WatchedWork::problem(Clock::time_point now) {
   if (*progress_due(now) > Clock::duration::zero()) return "";
-  return fmt::format("{} made no progress for {} s (comm.timeout)", what_,
-                     std::chrono::duration<double>(timeout_).count());
+  return fmt::format("{} made no progress for {} s ({})", what_,
+                     std::chrono::duration<double>(timeout_).count(), limit_);
 }
 
 std::optional<Watched::Clock::duration> WatchedWork::progress_due(Clock::time_point now) {
+  timespec time{};
+  if (cpu_clock_ && ::clock_gettime(*cpu_clock_, &time) == 0) {
+    const auto cpu_time =
+        std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+    if (cpu_time >= last_cpu_time_ + kCpuTimeOfProgress) {
+      last_cpu_time_ = cpu_time;
+      note_progress();
+    }
+  }
   return last_progress_.load() + timeout_ - now;
 }
 

@@ -168,14 +168,21 @@ class WatchedCall final : public Watched {
   const Clock::time_point start_ = Clock::now();
 };
 
+/// What counts as progress of WatchedWork.
+enum class ProgressBy {
+  notes,    ///< note_progress()
+  cpu_time  ///< CPU time of the thread that made it, too: a read that hangs takes none
+};
+
 /// Local work that other ranks wait for and that takes as long as its size demands, such as writing
 /// a checkpoint: no rank times out while it progresses. A stall of the work as long as `timeout`
 /// ends the job.
 class WatchedWork final : public Watched {
  public:
-  /// `what` is for messages: "writing '/runs/a/step-00000100.h5'". Without a watchdog the work is
-  /// not watched.
-  WatchedWork(std::shared_ptr<Watchdog> watchdog, std::string what, Clock::duration timeout);
+  /// `what` is for messages: "writing '/runs/a/step-00000100.h5'", as is what sets the time-out.
+  /// Without a watchdog the work is not watched.
+  WatchedWork(std::shared_ptr<Watchdog> watchdog, std::string what, Clock::duration timeout,
+              const char* limit = "comm.timeout", ProgressBy progress = ProgressBy::notes);
   ~WatchedWork() override;
   WatchedWork(const WatchedWork&) = delete;
   WatchedWork& operator=(const WatchedWork&) = delete;
@@ -191,6 +198,9 @@ class WatchedWork final : public Watched {
   const std::shared_ptr<Watchdog> watchdog_;
   const std::string what_;
   const Clock::duration timeout_;
+  const char* const limit_;
+  std::optional<clockid_t> cpu_clock_;        ///< with ProgressBy::cpu_time
+  std::chrono::nanoseconds last_cpu_time_{};  ///< at the last progress
   std::atomic<Clock::time_point> last_progress_{Clock::now()};
 };
 

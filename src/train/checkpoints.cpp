@@ -152,7 +152,9 @@ void RunCheckpoints::load(const std::filesystem::path& path, const RunState& sta
 void RunCheckpoints::load_local(const RunState& state) {
   throw_collectively([&] {
     comm::agree(*groups_.world, [&] {
-      const comm::WatchedWork work = groups_.world->work("reading a local checkpoint", 60.0);
+      const comm::WatchedWork work =
+          groups_.world->work("reading a local checkpoint",
+                              /*minimum=*/60.0, comm::ProgressBy::cpu_time);
       const auto folder = *local_folder(deck_);
       const auto path = checkpoint::find_shard(folder, state.iteration, groups_.world->rank());
       if (!path)

@@ -100,7 +100,7 @@ std::unique_ptr<const data::Dataset> Trainer::open(data::Split split) {
     length.evaluations = batches_.times_reached(*deck_.evaluate.every, end_);
   const auto open_for = [&](std::int64_t samples) {
     // Rank 0 may build sample indices for minutes, while the others wait.
-    const comm::WatchedWork work = groups_.world->work("opening the data", /*minimum=*/600.0);
+    const comm::WatchedWork work = preparation(*groups_.world, "opening the data");
     return open_dataset(deck_, vocabulary_, split, samples, *groups_.world);
   };
   auto dataset = open_for(data::samples_wanted(split, length));

@@ -1,6 +1,6 @@
 // Ranks of which one does not take part while others wait for it on the host.
-//   mpirun -n 3 mpi_stall slow|busy|progress|work|stopped|chain|circle|code|library|finalize
-//   [FOLDER]
+//   mpirun -n 3 mpi_stall
+//   slow|busy|progress|computing|work|stopped|chain|circle|code|library|finalize [FOLDER]
 // With FOLDER each rank writes its stacks to FOLDER/<rank>.
 #include <csignal>
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/mpi/mpi_communicator.hpp"
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/system/process.hpp"
 
@@ -42,6 +43,16 @@ void run(std::string_view scenario, MpiCommunicator& world) {
       for (int i = 0; i < 10; ++i) {
         sleep_for(0.2 * kTimeout);
         work.note_progress();
+      }
+      stop();
+    }
+    world.barrier();
+  } else if (scenario == "computing") {
+    // As "progress", by the CPU time of work that notes nothing.
+    if (last) {
+      const WatchedWork work = world.work("computing", /*minimum=*/0.0, ProgressBy::cpu_time);
+      const Stopwatch watch;
+      while (watch.seconds() < 2 * kTimeout) {
       }
       stop();
     }

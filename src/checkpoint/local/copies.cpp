@@ -201,26 +201,27 @@ void distribute(const std::filesystem::path& folder, comm::MpiCommunicator& worl
   }
 }
 
-/// Whether this rank's shard of `iteration` can be used; renames one that is damaged.
-bool check_shard(const std::filesystem::path& folder, int rank, std::int64_t iteration, int ranks,
-                 const std::function<bool(const ShardHeader&)>& usable, std::string& problem,
-                 bool& damaged) {
+/// The header of this rank's shard of `iteration` if it can be used; renames one that is damaged.
+std::optional<ShardHeader> check_shard(const std::filesystem::path& folder, int rank,
+                                       std::int64_t iteration, int ranks,
+                                       const std::function<bool(const ShardHeader&)>& usable,
+                                       std::string& problem, bool& damaged) {
   const auto path = find_shard(folder, iteration, rank);
-  if (!path) return false;
+  if (!path) return std::nullopt;
   try {
     verify_shard(*path);  // first: a damaged header says anything
     const ShardHeader header = read_shard_header(*path);
     if (header.ranks != ranks || header.rank != rank || !usable(header)) {
       problem = fmt::format("'{}' belongs to another layout or run", path->string());
-      return false;
+      return std::nullopt;
     }
-    return true;
+    return header;
   } catch (const Error& error) {
     problem = error.what();
     std::error_code ignored;
     std::filesystem::rename(*path, path->string() + kDamaged, ignored);
     damaged = !ignored;
-    return false;
+    return std::nullopt;
   }
 }
 
@@ -246,10 +247,17 @@ std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
     distribute(folder, world, iteration, holders);
     std::string problem;
     bool damaged = false;
-    const bool good =
-        check_shard(folder, world.rank(), iteration, world.size(), usable, problem, damaged);
-    if (world.all_reduce(good, comm::Reduce::min) > 0.0)
-      return read_shard_header(*find_shard(folder, iteration, world.rank()));
+    const auto found = [&] {
+      const comm::WatchedWork work =
+          world.work("verifying a local checkpoint", /*minimum=*/60.0, comm::ProgressBy::cpu_time);
+      return check_shard(folder, world.rank(), iteration, world.size(), usable, problem, damaged);
+    }();
+    if (world.all_reduce(found.has_value(), comm::Reduce::min) > 0.0) {
+      const std::vector<std::string> saves = world.all_gather_text(found->save);
+      if (std::ranges::count(saves, found->save) == world.size()) return found;
+      // A disk that was away while the others went through the same iteration again.
+      problem = fmt::format("the shards of iteration {} are not of one save", iteration);
+    }
     const std::vector<std::string> problems = world.all_gather_text(problem);
     const auto first =
         std::ranges::find_if(problems, [](const auto& each) { return !each.empty(); });

@@ -187,9 +187,11 @@ std::unique_ptr<WatchedCall> MpiCommunicator::watch(std::string_view what) const
   return timeout_.watch(what, name_, rank_);
 }
 
-WatchedWork MpiCommunicator::work(std::string what, double minimum) const {
-  return WatchedWork(size_ > 1 ? timeout_.watchdog : nullptr, std::move(what),
-                     std::max(timeout_.limit, to_duration(minimum)));
+WatchedWork MpiCommunicator::work(std::string what, double minimum, ProgressBy progress) const {
+  const auto least = to_duration(minimum);
+  return WatchedWork(
+      size_ > 1 ? timeout_.watchdog : nullptr, std::move(what), std::max(timeout_.limit, least),
+      least > timeout_.limit ? "longer than comm.timeout" : "comm.timeout", progress);
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::world() {

@@ -101,7 +101,8 @@ class MpiCommunicator final : public Communicator {
   /// Watches local work that the other ranks wait for while the result lives: no rank times out
   /// while it progresses. `what` is for the message. In a group of one rank nothing is watched.
   /// `minimum` seconds without progress are allowed whatever the time-out is.
-  WatchedWork work(std::string what, double minimum = 0.0) const;
+  WatchedWork work(std::string what, double minimum = 0.0,
+                   ProgressBy progress = ProgressBy::notes) const;
 
   const std::string& name() const override { return name_; }
   int rank() const override { return rank_; }

@@ -67,7 +67,7 @@ SplitData summarize_data(const deck::Deck& deck, const plan::Vocabulary& vocabul
 
 std::string lack_of_samples(const deck::Deck& deck, const plan::Vocabulary& vocabulary,
                             std::int64_t samples, comm::MpiCommunicator& world) {
-  const comm::WatchedWork work = world.work("reading the index of the data", /*minimum=*/600.0);
+  const comm::WatchedWork work = preparation(world, "reading the index of the data");
   return on_rank_zero(world, [&]() -> std::string {
     try {
       summarize(deck, vocabulary, data::Split::train, samples);

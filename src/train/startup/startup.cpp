@@ -23,6 +23,10 @@
 
 namespace trireme::train {
 
+comm::WatchedWork preparation(const comm::MpiCommunicator& world, const char* what) {
+  return world.work(what, /*minimum=*/600.0, comm::ProgressBy::cpu_time);
+}
+
 std::string broadcast_text(comm::MpiCommunicator& world, std::string text) {
   std::uint64_t size = text.size();
   world.broadcast(&size, sizeof size, 0);
@@ -35,9 +39,7 @@ std::string on_rank_zero(comm::MpiCommunicator& world, const std::function<std::
   std::int32_t code = 0;
   std::string text;
   if (world.rank() == 0) {
-    // Reading and preparing data may take longer than an operation between ranks.
-    constexpr double kMinutes = 60.0;
-    const comm::WatchedWork watched = world.work("work of rank 0", 10.0 * kMinutes);
+    const comm::WatchedWork watched = preparation(world, "work of rank 0");
     try {
       text = work();
     } catch (const Error& error) {

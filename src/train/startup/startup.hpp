@@ -26,6 +26,10 @@
 
 namespace trireme::train {
 
+/// Watches work on data, which takes as long as there is data, while the result lives: as
+/// MpiCommunicator::work(), but only what takes no CPU time for ten minutes ends the job.
+comm::WatchedWork preparation(const comm::MpiCommunicator& world, const char* what);
+
 /// Opens `split` of the deck's data for `samples` samples (absent: one epoch) of the kind that the
 /// model's family trains on. Collective over `world`, whose rank 0 builds the sample index; a rank
 /// that throws does not reach the barrier, so the caller must end the others. Throws as
