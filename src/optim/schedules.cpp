@@ -29,7 +29,8 @@ LearningRateSchedule::LearningRateSchedule(const LearningRateParameters& paramet
                 "learning rate from {} down to {}", parameters.peak, parameters.minimum);
   const double last = parameters.wsd.length;
   TRIREME_CHECK(parameters.type != ScheduleType::wsd ||
-                    (last > 0 && parameters.warmup + last <= static_cast<double>(parameters.decay)),
+                    (last > 0 && parameters.warmup + last <=
+                                     static_cast<double>(parameters.decay) * (1 + 1e-12)),
                 "a last part of {} after a warm-up of {} in {}", last, parameters.warmup,
                 parameters.decay);
 }
@@ -155,7 +156,9 @@ LossScaler::LossScaler(const LossScaleParameters& parameters)
 void LossScaler::restore(const LossScaleState& state) {
   if (!parameters_.dynamic || state.hysteresis_left == 0) return;
   state_ = state;
-  state_.scale = std::max(state.scale, parameters_.minimum);  // which may have been raised since
+  // The parameters may have changed since.
+  state_.scale = std::max(state.scale, parameters_.minimum);
+  state_.hysteresis_left = std::min(state.hysteresis_left, parameters_.hysteresis);
 }
 
 void LossScaler::update(bool overflow) {
@@ -171,7 +174,7 @@ void LossScaler::update(bool overflow) {
   }
   ++state_.good_iterations;
   const bool grows = deepspeed ? state_.good_iterations % parameters_.window == 0
-                               : state_.good_iterations == parameters_.window;
+                               : state_.good_iterations >= parameters_.window;
   if (!grows) return;
   if (!deepspeed) state_.good_iterations = 0;
   state_.hysteresis_left = parameters_.hysteresis;

@@ -154,6 +154,7 @@ bool Trainer::rewind(const std::string& spike) {
   state.spikes.skipped = state_.spikes.skipped;
   state.train_documents = state_.train_documents;
   state.train_tokens = state_.train_tokens;
+  state.passed_through = std::max(state.passed_through, state_.passed_through);
   state.tokenizer = state_.tokenizer;
   const deck::Progress here = state.progress();
   const std::int64_t samples =

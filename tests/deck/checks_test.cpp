@@ -343,10 +343,19 @@ TEST(DeckChecks, WsdMustFit) {
   EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=wsd", "schedule.wsd.decay=20 iterations",
                                    "schedule.wsd.shape=minus-sqrt", "schedule.warmup=80"}),
             "");
+  // 24 samples: 4.800000000000001 and 19.200000000000003; in iterations of 50 samples, half of one.
+  EXPECT_EQ(
+      errors_of(kSmallDeck, {"schedule.type=wsd", "schedule.warmup=0.2", "schedule.wsd.decay=0.8"}),
+      "");
+  EXPECT_EQ(errors_of(kSmallDeck, {"schedule.type=wsd", "schedule.dialect=v1",
+                                   "schedule.warmup=0.005", "schedule.wsd.decay=0.995"}),
+            "");
   const auto expect_error = [](const std::vector<std::string>& overrides, const std::string& text) {
     const std::string found = errors_of(kSmallDeck, overrides);
     EXPECT_NE(found.find(text), std::string::npos) << found;
   };
+  expect_error({"schedule.type=wsd", "schedule.warmup=0.05", "schedule.wsd.decay=0.951"},
+               "does not fit between schedule.warmup = ");
   expect_error({"schedule.wsd.shape=cosine"},
                "'schedule.wsd.shape' needs schedule.type = wsd, but it is cosine; leave it out");
   expect_error({"schedule.type=wsd", "schedule.warmup=0.5", "schedule.wsd.decay=0.6"},

@@ -31,8 +31,6 @@ LossScaler small_scaler(LossScaleDialect dialect) {
                      .hysteresis = 2});
 }
 
-// A printed log of Megatron-LM: 15 iterations overflow from 2^32 on, the first of which only takes
-// from the hysteresis.
 TEST(LossScaler, CanFallUntilItsMinimum) {
   for (const LossScaleDialect dialect : kBoth) {
     LossScaler scaler = small_scaler(dialect);
@@ -45,6 +43,8 @@ TEST(LossScaler, CanFallUntilItsMinimum) {
   EXPECT_FALSE(LossScaler({.initial = 64, .minimum = 16}).can_fall()) << "a constant scale";
 }
 
+// A printed log of Megatron-LM: 15 iterations overflow from 2^32 on, the first of which only takes
+// from the hysteresis.
 TEST(LossScaler, EqualsMegatronsPrintedLog) {
   LossScaler scaler({.dynamic = true, .initial = 4294967296});
   EXPECT_EQ(scales(scaler, std::string(15, '1')).back(), 262144);
@@ -120,14 +120,15 @@ TEST(LossScaler, ResumesFromItsState) {
   }
 }
 
-TEST(LossScaler, AWindowMadeShorterEndsAsTheDialectSays) {
-  const LossScaleState state{.scale = 64, .good_iterations = 4, .hysteresis_left = 1};
-  LossScaler megatron = small_scaler(LossScaleDialect::megatron);
-  megatron.restore(state);
-  EXPECT_EQ(scales(megatron, std::string(50, '0')).back(), 64);
-  LossScaler deepspeed = small_scaler(LossScaleDialect::deepspeed);
-  deepspeed.restore(state);
-  EXPECT_EQ(scales(deepspeed, "00").back(), 128);
+TEST(LossScaler, ResumesWithOtherParameters) {
+  for (const auto dialect : kBoth) {
+    LossScaler shorter = small_scaler(dialect);
+    shorter.restore({.scale = 64, .good_iterations = 4, .hysteresis_left = 1});
+    EXPECT_EQ(scales(shorter, "00").back(), 128) << "a window that was longer";
+    LossScaler stricter = small_scaler(dialect);
+    stricter.restore({.scale = 64, .hysteresis_left = 100});
+    EXPECT_EQ(scales(stricter, "11").back(), 32) << "a hysteresis that was larger";
+  }
 }
 
 TEST(LossScaler, ARaisedMinimumRaisesTheScaleOfACheckpoint) {

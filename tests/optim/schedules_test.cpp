@@ -163,6 +163,18 @@ TEST(LearningRate, StaysAtThePeakUntilTheLastPart) {
     }
 }
 
+// 0.2 and 0.8 of 24 are 4.800000000000001 and 19.200000000000003.
+TEST(LearningRate, FractionsNeedNotAddUpToTheLastBit) {
+  LearningRateParameters wsd = parameters(ScheduleType::wsd);
+  for (std::int64_t decay = 2; decay < 3000; ++decay) {
+    const auto whole = static_cast<double>(decay);
+    wsd.decay = decay;
+    wsd.warmup = 0.2 * whole;
+    wsd.wsd = {.length = 0.8 * whole};
+    EXPECT_NEAR(LearningRateSchedule(wsd).at(decay), kMinimum, 1e-15);
+  }
+}
+
 TEST(LearningRate, RefusesNonsense) {
   LearningRateParameters bad = parameters(ScheduleType::cosine);
   bad.warmup = bad.decay;

@@ -73,9 +73,14 @@ void Checker::schedule() {
             write_length(schedule.warmup), write_length(schedule.decay));
       });
   if (schedule.type != ScheduleType::wsd || !schedule.wsd.decay) return;
-  const std::int64_t fall = length(*schedule.wsd.decay);
+  // Fractions of the decay are not rounded to whole numbers, but their sum to a double.
+  const auto whole = static_cast<double>(length(schedule.decay));
+  const auto part = [&](const Length& value) {
+    return value.unit == Unit::fraction ? value.value * whole : static_cast<double>(length(value));
+  };
   require(
-      fall >= 1 && length(schedule.warmup) + fall <= length(schedule.decay),
+      length(*schedule.wsd.decay) >= 1 &&
+          part(schedule.warmup) + part(*schedule.wsd.decay) <= whole * (1 + 1e-12),
       {"schedule.wsd.decay", "schedule.warmup", "schedule.decay", "train.iterations",
        "train.samples", "batch.global"},
       [&] {
