@@ -200,7 +200,8 @@ class WikitextTask final : public Task {
   WikitextTask(const std::string& text, const TaskSpec& spec, const tokenizer::Tokenizer& tokenizer,
                std::int64_t sequence)
       : words_(count_words(text)),
-        windows_(tokenizer.encode(detokenize(text, spec.file)), sequence, spec.overlap,
+        windows_(tokenizer.encode(detokenize(text, spec.file)), sequence,
+                 spec.overlap.value_or(std::min<std::int64_t>(32, sequence)),
                  tokenizer.eod().value_or(0)) {}
 
   std::int64_t words_;

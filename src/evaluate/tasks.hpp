@@ -282,7 +282,8 @@ ChoiceResult judge_choices(std::span<const Question> questions,
 struct TaskSpec {
   std::string name;  ///< one of task_names()
   std::string file;
-  std::int64_t overlap = 32;  ///< wikitext: tokens from one window to the next
+  /// wikitext: tokens from one window to the next; without it 32, in shorter windows all.
+  std::optional<std::int64_t> overlap;
   /// The first windows, texts or questions alone.
   std::int64_t limit = std::numeric_limits<std::int64_t>::max();
 };

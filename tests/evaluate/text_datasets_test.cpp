@@ -65,5 +65,15 @@ TEST(TextTasks, ACompressedTextIsScoredAsTheText) {
   }
 }
 
+TEST(TextTasks, WindowsMayBeShorterThanTheUsualStep) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "t.txt";
+  std::ofstream(file) << std::string(64, 'a');
+  const auto bytes = tokenizer::make_tokenizer({.type = "bytes"});
+  const TaskSpec spec{.name = "wikitext", .file = file.string()};
+  EXPECT_EQ(make_task(spec, *bytes, /*sequence=*/16)->dataset().samples(), 4);
+  EXPECT_EQ(make_task(spec, *bytes, /*sequence=*/32)->dataset().samples(), 2);
+}
+
 }  // namespace
 }  // namespace trireme::evaluate
