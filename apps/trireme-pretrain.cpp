@@ -218,7 +218,8 @@ ExitCode pretrain(int argc, char** argv, const DeckArguments& arguments,
 }
 
 /// Starts the run, again and again, from a process that is no rank.
-ExitCode supervise(int argc, char** argv, const DeckArguments& arguments) {
+ExitCode supervise(int argc, char** argv, const DeckArguments& arguments,
+                   std::optional<double> time_limit) {
   if (comm::launched_ranks() > 1)
     throw UsageError(
         "--supervise starts the ranks: --supervise='mpirun -n {}', without a launcher "
@@ -236,10 +237,15 @@ ExitCode supervise(int argc, char** argv, const DeckArguments& arguments) {
   const deck::Deck deck =
       deck::load(arguments.path, arguments.overrides, {.automatic = train::automatic_device()});
   catch_stop_signals();
+  std::vector<std::string> again = command(/*with_restart=*/false);
+  // Until the run has a checkpoint it begins with the one that is named.
+  const auto& restart = arguments.values["restart"].as<std::string>();
+  if (restart != "latest" && restart != "never") again.push_back("checkpoint.load=" + restart);
   return train::supervise({.command = command(/*with_restart=*/true),
-                           .again = command(/*with_restart=*/false),
+                           .again = again,
                            .folder = deck.run.output,
-                           .max_restarts = restarts});
+                           .max_restarts = restarts,
+                           .time_limit = time_limit});
 }
 
 ExitCode run(int argc, char** argv) {
@@ -254,7 +260,8 @@ ExitCode run(int argc, char** argv) {
     throw UsageError("--max-restarts belongs to --supervise");
   if (answers_print_job(arguments) || answers_deck_questions(arguments, own_answers(arguments)))
     return ExitCode::success;
-  if (arguments.values.count("supervise")) return supervise(argc, argv, arguments);
+  if (arguments.values.count("supervise"))
+    return supervise(argc, argv, arguments, trainer_options.time_limit);
   start_profiler(argc, argv, arguments);
   trainer_options.profiled = profiled_iterations(arguments.values);
   catch_stop_signals();  // before MPI starts, which takes a while: Slurm may be early

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -232,8 +233,8 @@ std::vector<std::string> supervised_words(int argc, char** argv, bool with_resta
   std::vector<std::string> words = {program_path()};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool dropped =
-        word.starts_with("--max-restarts") || (!with_restart && word.starts_with("--restart"));
+    const bool dropped = word.starts_with("--max-restarts") || word.starts_with("--time-limit") ||
+                         (!with_restart && word.starts_with("--restart"));
     if (word.starts_with("--supervise")) {
       // The launcher may be a word of its own, which no option can be.
       i += word == "--supervise" && i + 1 < argc && argv[i + 1][0] != '-';
@@ -336,8 +337,19 @@ ExitCode supervise(const SupervisedRun& run) {
   std::vector<std::string> again = run.again;
   double delay = kFirstDelay;
   int code = 0;
+  const Stopwatch watch;
   for (int restarts = 0;; ++restarts) {
-    const Started started = start(restarts == 0 ? run.command : again);
+    std::vector<std::string> words = restarts == 0 ? run.command : again;
+    if (run.time_limit) {
+      const double left = std::floor(*run.time_limit - watch.seconds());
+      if (restarts > 0 && left < 1) {
+        say("no time is left for another start (--time-limit)");
+        code = static_cast<int>(ExitCode::stopped_early);
+        break;
+      }
+      words.push_back(fmt::format("--time-limit={:.0f}s", restarts == 0 ? *run.time_limit : left));
+    }
+    const Started started = start(words);
     code = wait_for(started, run);
     const Ending ending = ending_of(code, run.folder);
     const bool corrupted = code == static_cast<int>(ExitCode::corrupted);

@@ -57,6 +57,20 @@ class Launch(RunTest):
     def train_words(self, name="run", *words):
         return [BIN / "trireme-pretrain", *self.deck_words(name, *words)]
 
+    def test_a_supervised_run_that_has_not_saved_begins_with_the_same_checkpoint_again(self):
+        self.pretrain("base", "train.iterations=5")
+        launcher = self.folder / "launcher"
+        launcher.write_text(f'#!/bin/bash\nmkdir {self.folder}/started 2>/dev/null && exit 137\nexec "$@"\n')
+        launcher.chmod(0o755)
+        words = self.train_words("run", "train.iterations=7", "--restart", self.latest("base"),
+                                 f"--supervise={launcher}", "--max-restarts=1")
+        with Started(list(map(str, words))) as started:
+            result = started.finish()
+        self.assertEqual(result.code, FINISHED, result)
+        self.assertIn("starting it again", result.err)
+        self.assertIn(f"restart    from {self.latest('base')}, iteration 5\n", result.out)
+        self.assertEqual([event["iteration"] for event in self.events("run", "train")], [6, 7])
+
     def refused(self, result, code, *parts):
         self.assertEqual(result.code, code, result)
         self.assertEqual(result.err.count("rank 1 on "), 1, result)

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -66,6 +67,28 @@ TEST(Supervise, MakesTheRanksOfSrunMeetByTheRing) {
   const std::vector<std::string> command = {"sh", "-c", "test \"$SLURM_PMIX_FENCE\" = ring"};
   EXPECT_EQ(supervise({.command = command, .again = command, .folder = folder.path()}),
             ExitCode::success);
+}
+
+// Each start dies after a second, and the next one begins a second later.
+TEST(Supervise, TheTimeLimitIsThatOfAllStarts) {
+  const ScratchFolder folder;
+  const std::string starts = (folder.path() / "starts").string();
+  const std::vector<std::string> command = {
+      "sh", "-c", "echo \"$1\" >>'" + starts + "'; sleep 1; kill -9 $$", "launcher"};
+  const auto limited = [&](double seconds) {
+    std::filesystem::remove(starts);
+    return supervise({.command = command,
+                      .again = command,
+                      .folder = folder.path(),
+                      .max_restarts = 9,
+                      .time_limit = seconds});
+  };
+  EXPECT_EQ(limited(2), ExitCode::stopped_early);
+  EXPECT_EQ(read_file(starts), "--time-limit=2s\n");
+  EXPECT_EQ(limited(100), ExitCode::failure) << "the same end twice";
+  const std::string words = read_file(starts);
+  EXPECT_TRUE(words.starts_with("--time-limit=100s\n--time-limit=9")) << words;
+  EXPECT_EQ(std::count(words.begin(), words.end(), '\n'), 2) << words;
 }
 
 }  // namespace
