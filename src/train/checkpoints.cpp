@@ -245,7 +245,7 @@ void RunCheckpoints::note_saved(const InFlight& saved, bool background) {
     last_iteration_ = saved.iteration;
     deletion_due_ = true;
   }
-  unused_local_due_ = true;
+  unused_local_after_ = saved.iteration;
   if (!reporter_) return;
   std::error_code gone;  // a user may have moved it away by now
   const std::uintmax_t bytes = std::filesystem::file_size(saved.path, gone);
@@ -311,6 +311,7 @@ double RunCheckpoints::start_local(const RunState& state) {
   }
   const int rank = groups_.world->rank();
   in_flight_ = {.iteration = state.iteration, .local = true};
+  own_local_.insert(state.iteration);
   const std::filesystem::path folder = *local_folder(deck_);
   in_flight_.path = checkpoint::shard_path(folder, state.iteration, rank);
   const Stopwatch watch;
@@ -391,10 +392,13 @@ void RunCheckpoints::save_rewound(const RunState& state) {
   });
 }
 
-void RunCheckpoints::delete_unused_local(std::int64_t now) {
-  if (!std::exchange(unused_local_due_, false)) return;
-  if (const auto folder = local_folder(deck_))
-    checkpoint::remove_shards(*folder, [&](std::int64_t iteration) { return iteration > now; });
+void RunCheckpoints::delete_unused_local() {
+  const auto saved = std::exchange(unused_local_after_, std::nullopt);
+  const auto folder = local_folder(deck_);
+  if (!saved || !folder) return;
+  checkpoint::remove_shards(*folder, [&](std::int64_t iteration) {
+    return iteration > *saved && !own_local_.contains(iteration);
+  });
 }
 
 void RunCheckpoints::finish_copies() {

@@ -177,7 +177,7 @@ StopReason Trainer::judge(const StepResult& result) {
     if (result.applied) {
       state_.bad_iterations = 0;
       delete_old_checkpoints();
-      checkpoints_.delete_unused_local(state_.iteration);
+      checkpoints_.delete_unused_local();
     }
     return StopReason::none;
   }

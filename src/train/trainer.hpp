@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -95,10 +96,10 @@ class RunCheckpoints {
   /// Deletes the checkpoints that checkpoint.keep does not keep, once after each save. Call it when
   /// the last one has proved to be good.
   void delete_old();
-  /// After each save, once the run has trained further, up to iteration `now`: deletes newer local
-  /// checkpoints, which the start could not use. Not at a stop: a user may stop a run because its
-  /// layout is a mistake.
-  void delete_unused_local(std::int64_t now);
+  /// After each save, once the run has trained further: deletes newer local checkpoints that this
+  /// process did not start, which it could not use. Not at a stop: a user may stop a run because
+  /// its layout is a mistake.
+  void delete_unused_local();
 
   /// The newest checkpoint that was written or loaded, and its iteration; a fresh model is never
   /// saved.
@@ -116,7 +117,8 @@ class RunCheckpoints {
   std::optional<std::filesystem::path> last_;
   std::int64_t last_iteration_ = 0;
   bool deletion_due_ = false;
-  bool unused_local_due_ = false;
+  std::optional<std::int64_t> unused_local_after_;  ///< the iteration saved, until they are deleted
+  std::set<std::int64_t> own_local_;                ///< the iterations of start_local()
 
   /// The checkpoint in flight.
   struct InFlight {
@@ -182,10 +184,11 @@ class Trainer {
           device::Backend& backend, report::Reporter* reporter, const TrainerOptions& options);
 
   /// Trains until the deck's last iteration, until something asks to stop or training has diverged;
-  /// saves and evaluates as the deck says. Saves no weights that are not finite, and none while
-  /// iterations are bad. Collective over all ranks, and every rank returns the same reason. Throws
-  /// on every rank as step() and checkpoint::save(); on some alone DataError for an id outside the
-  /// vocabulary, and on rank 0 IoError where the reporter cannot write.
+  /// saves and evaluates as the deck says. Saves no weights that are not finite, and while
+  /// iterations are bad none but those at a stop. Collective over all ranks, and every rank returns
+  /// the same reason. Throws on every rank as step() and checkpoint::save(); on some alone
+  /// DataError for an id outside the vocabulary, and on rank 0 IoError where the reporter cannot
+  /// write.
   StopReason run();
 
   const RunState& state() const { return state_; }
@@ -207,7 +210,7 @@ class Trainer {
   };
   /// One iteration, without reports, saves or stops. Fills `phases` when given, at the cost of
   /// waiting between them. Where train.verify finds wrong results, diagnosis() says so, and nothing
-  /// is updated. Collective over all ranks. Throws CollectiveError as LossScaler::update.
+  /// is updated. Collective over all ranks.
   StepResult step(PhaseSeconds* phases = nullptr);
   /// One global batch of the training data forward alone. Collective over all ranks.
   void forward_only();

@@ -122,6 +122,17 @@ class Saves(RunTest):
         self.assertTrue(left)
         self.assertLessEqual(max(left), "step-00000009")
 
+    def test_local_checkpoints_of_another_layout_after_a_save_are_deleted(self):
+        """Another start would resume from them rather than from what has been saved since."""
+        disk = self.folder / "disk"
+        words = [f"checkpoint.local.path={disk}", "checkpoint.at_end=false", "checkpoint.async=false"]
+        self.pretrain("run", *words, "checkpoint.local.every=3", "checkpoint.every=4", "train.iterations=6",
+                      "parallel.data=2", ranks=2)
+        self.pretrain("run", *words, "checkpoint.local.every=100", "checkpoint.every=5", "train.iterations=9",
+                      "parallel.tensor=2", ranks=2)
+        self.assertEqual(self.checkpoints("run"), ["step-00000004.h5", "step-00000005.h5"])
+        self.assertEqual([path.name for path in disk.glob("*/*") if path.name > "step-00000005"], [])
+
     def test_local_checkpoints_that_a_start_leaves_out_are_deleted(self):
         words = ["checkpoint.local.every=3", f"checkpoint.local.path={self.folder / 'disk'}", "checkpoint.at_end=false"]
         self.pretrain("run", *words, "train.iterations=3")
