@@ -18,8 +18,8 @@ namespace trireme {
 
 /// Storage type of a tensor's elements. f64 serves gradient checks; f32 trains on the host; the
 /// 16-bit types bf16 and f16 hold activations and weights on GPUs, and on the host in tests; the
-/// 8-bit ones (FP8) hold operands of GEMMs, with a scale for each tensor. Source: Micikevicius et
-/// al., "FP8 formats for deep learning" (2022).
+/// 8-bit ones (FP8) hold operands of GEMMs, with scales. Source: Micikevicius et al., "FP8 formats
+/// for deep learning" (2022).
 ///
 /// Switches over it name every value and have no `default`: a new type does not compile until each
 /// of them handles it.
@@ -247,8 +247,8 @@ struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
   Shape shape;
-  /// For the elements of types that need one: a value is its element times *scale. One number in
-  /// the memory that `data` is in; null for 1.
+  /// For the elements of types that need one: a value is its element times its scale. One number,
+  /// or one for each block (kernels::ScaleLayout), in the memory that `data` is in; null for 1.
   const float* scale = nullptr;
   /// The largest magnitude of the elements, for their conversion to FP8: kernels::Amax says which
   /// operations leave it here as they write them. [1] in the memory that `data` is in; null: no

@@ -94,7 +94,7 @@ struct StepResult {
   double gradient_norm = 0.0;  ///< before clipping
   double learning_rate = 0.0;  ///< the next iteration's, as Megatron-LM prints it
   std::int64_t samples = 0;    ///< the global batch
-  bool applied = false;        ///< false when the gradient was not finite: no update
+  bool applied = false;        ///< false without an update: the gradient was not finite, or a spike
   double loss_scale = 1.0;     ///< the next iteration's
   /// The update was skipped while the dynamic loss scale was above its minimum.
   bool searches_scale = false;

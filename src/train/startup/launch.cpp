@@ -41,7 +41,7 @@ std::string first_difference(const std::string& first, const std::string& mine) 
   }
 }
 
-/// The first word of a file of /sys; "" when it cannot be read.
+/// The first line of a file of /sys; "" when it cannot be read.
 std::string first_line(const fs::path& path) {
   try {
     const std::string text = read_file(path);
