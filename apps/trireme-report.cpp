@@ -264,16 +264,6 @@ po::options_description export_options() {
   return options;
 }
 
-/// `words` and the files of the run folders in which they are or which they name.
-Words with_run_files(const Words& words) {
-  Words files = words;
-  for (const std::filesystem::path path : words)
-    for (const char* name : {"metrics.jsonl", "console.log", "deck.yaml"})
-      files.push_back(
-          ((std::filesystem::is_directory(path) ? path : path.parent_path()) / name).string());
-  return files;
-}
-
 /// The values of all training lines.
 ExitCode export_values(const po::variables_map& values, const Words& words) {
   if (words.empty()) throw UsageError("export: no run folder and no log is given");

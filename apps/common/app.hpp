@@ -257,6 +257,16 @@ inline bool is_same_file(const std::filesystem::path& a, const std::filesystem::
          std::filesystem::equivalent(a, b, absent);
 }
 
+/// `paths` and the files of the run folders in which they are or which they name.
+inline std::vector<std::string> with_run_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files = paths;
+  for (const std::filesystem::path path : paths)
+    for (const char* name : {"metrics.jsonl", "console.log", "deck.yaml"})
+      files.push_back(
+          ((std::filesystem::is_directory(path) ? path : path.parent_path()) / name).string());
+  return files;
+}
+
 /// The file that `option` names, to be written. Throws UsageError when it names none, or one of
 /// `inputs`, which would be lost, or one of `outputs`, which are written as well, or a folder.
 inline std::string output_of(const po::variables_map& values, const char* option,

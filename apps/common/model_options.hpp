@@ -86,6 +86,20 @@ inline std::unique_ptr<tokenizer::Tokenizer> tokenizer_of(const po::variables_ma
   return tokenizer::make_tokenizer(*spec);
 }
 
+/// Throws UsageError where --output, of a program that has it, names a file that the model comes
+/// from: the checkpoint at `path`, a file of its run folder, or one of `deck`'s tokenizer.
+inline void keep_model_files(const po::variables_map& values, const std::filesystem::path& path,
+                             const deck::Deck& deck) {
+  if (!values.count("output")) return;
+  const std::filesystem::path run_folder =
+      std::filesystem::absolute(path).parent_path().parent_path();
+  std::vector<std::string> inputs = with_run_files({path.string(), run_folder.string()});
+  if (const auto spec = plan::tokenizer_spec(deck))
+    for (const auto& file : {spec->vocab, spec->merges, spec->model})
+      if (!file.empty()) inputs.push_back(file.string());
+  output_of(values, "output", inputs);
+}
+
 /// The type of --precision.
 inline DType precision_of(const po::variables_map& values, DType stored) {
   const auto name = values["precision"].as<std::string>();
@@ -147,6 +161,7 @@ inline InferenceModel load_model(const po::variables_map& values, const char* pr
   if (!model::family_of(model.deck).causal)
     throw DataError("'{}' holds a {} model: only gpt and llama models generate text",
                     found.path.string(), name_of(model.deck.model.family));
+  keep_model_files(values, model.path, model.deck);
   model.tokenizer = tokenizer_of(values, model.deck);
   if (model.tokenizer->vocab_size() > checkpoint.vocab())
     throw DataError("the {} tokenizer has {} ids, but the model of '{}' has a vocabulary of {}",

@@ -128,6 +128,10 @@ class Generate(GenerateTest):
                 f"data.tokenizer.vocab={vocab}", f"run.device={DEVICE}", f"run.output={folder}"]
         self.assertEqual(run("trireme-pretrain", *deck, "train.iterations=1").code, FINISHED)
 
+        refused = self.generate("--prompt", "the", "--output", vocab, folder=folder, code=USAGE)
+        self.assertIn(f"--output {vocab}: this is an input", refused.err)
+        self.assertEqual(len(json.loads(vocab.read_text())), 7)
+
         def warnings(file):
             replaced = f"data.tokenizer.vocab={file}"
             found = [self.generate("--prompt", "the", "--tokens", 2, "--vocab", file, folder=folder),

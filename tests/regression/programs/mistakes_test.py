@@ -38,6 +38,9 @@ COMMANDS = [
     (BYTES.replace("bytes", "sentencepiece") + "--model folder.model --train-tokenizer 400 --input text.txt --output o", USAGE, "folder.vocab, where the pieces"),
     ("generate --checkpoint run --input text.txt --output text.txt", USAGE, "--output text.txt: this is an input"),
     ("generate --checkpoint cut.h5 --prompt a --output cut.h5", USAGE, "--output cut.h5: this is an input"),
+    *((f"generate --device host --checkpoint {checkpoint} --prompt a --output {output}", USAGE, f"--output {output}: this is an input")
+      for checkpoint in ("run", "run/checkpoints/step-00000002.h5")
+      for output in ("run/checkpoints/step-00000002.h5", "run/metrics.jsonl", "run/deck.yaml")),
     ("generate --checkpoint run --interactive --output o", USAGE, "--output and --interactive: give one of them"),
     ("convert flags --output text.txt text.txt", USAGE, "--output text.txt: this is an input"),
     ("convert hf hf o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
