@@ -92,9 +92,7 @@ void read_address(const po::variables_map& values, serve::ServerOptions& options
   if (options.host.starts_with('[') && options.host.ends_with(']'))
     options.host = options.host.substr(1, options.host.size() - 2);
   options.port = std::stoi(port);
-  const bool loopback =
-      options.host == "localhost" || options.host == "::1" || options.host.starts_with("127.");
-  if (!loopback && options.access_token.empty())
+  if (!options.is_loopback() && options.access_token.empty())
     throw UsageError("--bind {} is open to other machines: give --token-file", text);
 }
 

@@ -1,6 +1,7 @@
 #include "serve/server.hpp"
 
 #include <httplib.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -276,6 +278,17 @@ void Server::Implementation::answer_megatron(const httplib::Request& request,
 std::string ServerOptions::address(int of_port) const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, of_port)
                                              : fmt::format("[{}]:{}", host, of_port);
+}
+
+bool ServerOptions::is_loopback() const {
+  if (host == "localhost") return true;
+  const addrinfo numeric{.ai_flags = AI_NUMERICHOST};
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &numeric, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, ::freeaddrinfo);
+  if (found->ai_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_addr);
+  return ntohl(reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr.s_addr) >> 24 == 127;
 }
 
 Server::Server(const ServerOptions& options, CompletionQueue& queue,

@@ -259,6 +259,9 @@ struct ServerOptions {
 
   /// The host and a port of it as URLs have them: IPv6 addresses in brackets.
   std::string address(int of_port) const;
+  /// Whether other machines cannot reach `host`: localhost, or an address 127.x.x.x or ::1. Other
+  /// names are not, whatever they resolve to.
+  bool is_loopback() const;
 };
 
 /// Listens from the time it is made; its threads hand requests to `queue`.

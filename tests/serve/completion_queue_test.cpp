@@ -63,5 +63,14 @@ TEST(ServerOptions, PutIpv6AddressesInBrackets) {
   EXPECT_EQ(ServerOptions{.host = "localhost"}.address(80), "localhost:80");
 }
 
+TEST(ServerOptions, TakeNoNameForALoopbackAddress) {
+  for (const char* host :
+       {"localhost", "::1", "0:0:0:0:0:0:0:1", "127.0.0.1", "127.1.2.3", "127.1"})
+    EXPECT_TRUE(ServerOptions{.host = host}.is_loopback()) << host;
+  for (const char* host : {"127.public.test", "127.0.0.1.public.test", "127.", "localhost.test",
+                           "0.0.0.0", "128.0.0.1", "::", "::2", ""})
+    EXPECT_FALSE(ServerOptions{.host = host}.is_loopback()) << host;
+}
+
 }  // namespace
 }  // namespace trireme::serve
