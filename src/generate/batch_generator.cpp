@@ -171,24 +171,17 @@ struct Candidate {
   double log_probability = 0.0;
 };
 
-/// The most likely `count` extensions of `parents`; of equal ones those of the earlier parent and
-/// the lower id.
+/// The most likely `count` extensions of `parents` by ids below `vocab`; of equal ones those of the
+/// earlier parent and the lower id.
 std::vector<Candidate> best_extensions(std::span<const Beam> parents,
                                        std::span<const std::vector<double>> logits,
                                        std::int64_t vocab, std::size_t count) {
   std::vector<Candidate> all;
   for (std::size_t parent = 0; parent < parents.size(); ++parent) {
-    const auto row = std::span(logits[parent]).first(vocab);
-    if (!std::ranges::all_of(row, [](double x) { return std::isfinite(x); }))
-      throw CodedError<ExitCode::diverged>(
-          "the model's logits are not finite: its training has diverged");
-    const double best = *std::ranges::max_element(row);
-    double sum = 0.0;
-    for (const double logit : row) sum += std::exp(logit - best);
-    const double log_sum = best + std::log(sum);
+    const double log_sum = log_sum_exp(logits[parent]);
     for (std::int64_t id = 0; id < vocab; ++id)
       all.push_back({parent, static_cast<std::int32_t>(id),
-                     parents[parent].log_probability + row[id] - log_sum});
+                     parents[parent].log_probability + logits[parent][id] - log_sum});
   }
   const auto kept = std::min(count, all.size());
   std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(),

@@ -116,6 +116,14 @@ std::int32_t choose(std::span<const double> logits, const Sampling& sampling, do
   return draw(ids, std::move(left), sampling, uniform);
 }
 
+double log_sum_exp(std::span<const double> logits) {
+  require_finite(logits);
+  const double best = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (const double logit : logits) sum += std::exp(logit - best);
+  return best + std::log(sum);
+}
+
 std::int64_t needed_logits(const Request& request) {
   const Sampling& sampling = request.sampling;
   if (request.alternatives || sampling.repetition_penalty != 1.0) return 0;
@@ -140,16 +148,13 @@ ChosenToken next_token(const TopTokens& top, std::size_t length, const Request& 
 
 ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,
                        const Request& request, std::uint64_t sample) {
-  logits = logits.first(request.vocab);
   ChosenToken token;
   std::optional<double> log_sum;
+  if (request.alternatives) log_sum = log_sum_exp(logits);
+  logits = logits.first(request.vocab);
   std::vector<double> raw;
   if (request.alternatives) {
     raw.assign(logits.begin(), logits.end());
-    const double best = *std::ranges::max_element(raw);
-    double sum = 0.0;
-    for (const double logit : raw) sum += std::exp(logit - best);
-    log_sum = best + std::log(sum);
     std::vector<std::int32_t> ids(raw.size());
     std::iota(ids.begin(), ids.end(), 0);
     const auto kept = std::min<std::ptrdiff_t>(*request.alternatives, std::ssize(ids));

@@ -49,6 +49,10 @@ void penalize_repetition(std::span<double> logits, std::span<const std::int32_t>
 /// al., "Turning up the heat" (2024), section 3.
 std::int32_t choose(std::span<const double> logits, const Sampling& sampling, double uniform);
 
+/// log(sum(exp(x))) over `logits`: all of the model's, as in training, so that `logits` less it are
+/// log-probabilities. Throws as choose().
+double log_sum_exp(std::span<const double> logits);
+
 /// Why a continuation ended: its document ended, it has the tokens asked for, the model's context
 /// is full, or the caller ended it: a stop string was met.
 enum class Stop { eod, tokens, context, text };
@@ -66,7 +70,8 @@ struct Request {
   std::optional<int> alternatives = std::nullopt;
 };
 
-/// A token and its log-probability in nats, before penalties, temperature and filters.
+/// A token and its log-probability in nats among all ids of the model, before penalties,
+/// temperature and filters.
 struct TokenScore {
   std::int32_t id = 0;
   double log_probability = 0.0;
@@ -85,7 +90,8 @@ struct Continuation {
   std::vector<ChosenToken> tokens = {};  ///< one for each id, with Request::alternatives
 };
 
-/// Draws the token that follows `context` of sample number `sample`. `logits` [vocab] are changed.
+/// Draws the token that follows `context` of sample number `sample`. `logits` [V], all of the
+/// model's, are changed.
 /// The random number depends on the seed, the sample and the length of the context alone. Throws as
 /// choose().
 ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,

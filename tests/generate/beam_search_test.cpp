@@ -69,6 +69,39 @@ TEST(BeamSearch, FindsTheBestOfAllContinuations) {
     }
 }
 
+// Ids that the tokenizer does not have keep their probability, on every path.
+TEST(LogProbabilities, AreAmongAllIdsOfTheModel) {
+  TinyGpt gpt(TinyGpt::default_config(), DType::f64);
+  Decoder reference(*gpt.backend, gpt.parameters, gpt.spec);
+  BatchDecoder decoder(*gpt.backend, gpt.parameters, gpt.spec, {.sequences = 2, .pass_tokens = 3});
+  const Ids prompt = {4, 8};
+  const auto logits = reference.logits(prompt);
+  double sum = 0.0;
+  for (const double logit : logits) sum += std::exp(logit);
+  const auto best = std::max_element(logits.begin(), logits.begin() + 5);
+  const double expected = *best - std::log(sum);
+
+  const Request request{.tokens = 1, .sampling = {.greedy = true}, .vocab = 5, .alternatives = 37};
+  const ChosenToken alone = Generator(reference, request).generate(prompt).tokens.at(0);
+  ChosenToken batched;
+  BatchGenerator generator(decoder);
+  generator.submit({.prompt = prompt, .request = request, .on_token = [&](const ChosenToken& each) {
+                      batched = each;
+                      return true;
+                    }});
+  while (generator.step()) {
+  }
+  for (const ChosenToken& token : {alone, batched}) {
+    EXPECT_EQ(token.score.id, best - logits.begin());
+    EXPECT_NEAR(token.score.log_probability, expected, 1e-9);
+    ASSERT_EQ(token.alternatives.size(), 5u);
+    EXPECT_NEAR(token.alternatives[0].log_probability, expected, 1e-9);
+  }
+  const auto beams = beam_search(decoder, prompt, {.beams = 1, .tokens = 1, .vocab = 5});
+  EXPECT_EQ(beams.at(0).ids, Ids{alone.score.id});
+  EXPECT_NEAR(beams[0].log_probability, expected, 1e-9);
+}
+
 TEST(BeamSearch, OneBeamIsGreedy) {
   TinyGpt gpt;
   BatchDecoder decoder(*gpt.backend, gpt.parameters, gpt.spec, {.sequences = 2, .pass_tokens = 3});

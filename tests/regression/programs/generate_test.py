@@ -24,10 +24,13 @@ class GenerateTest(RunTest):
     @classmethod
     def setUpClass(cls):
         cls.run_folder = SCRATCH / cls.__name__ / "trained"
-        shutil.rmtree(cls.run_folder, ignore_errors=True)
-        result = run("trireme-pretrain", HERE / "tiny.yaml", f"data.train={dataset()}",
-                     f"run.output={cls.run_folder}", f"run.device={DEVICE}", *cls.MODEL, "schedule.peak=1e-2",
-                     "train.iterations=60")
+        cls.train(cls.run_folder)
+
+    @classmethod
+    def train(cls, folder, *words):
+        shutil.rmtree(folder, ignore_errors=True)
+        result = run("trireme-pretrain", HERE / "tiny.yaml", f"data.train={dataset()}", f"run.output={folder}",
+                     f"run.device={DEVICE}", *cls.MODEL, "schedule.peak=1e-2", "train.iterations=60", *words)
         if result.code != FINISHED:
             raise RuntimeError(str(result))
 
@@ -163,18 +166,28 @@ class Generate(GenerateTest):
         self.assertGreaterEqual(scores[0], mean - 1e-6)
 
     def test_log_probabilities_are_those_of_evaluation(self):
-        line = self.lines("--prompt", "the copy", "--tokens", 5, "--greedy", "--logprobs", 2)[0]
+        self.train(self.folder / "padded", "model.vocab=5000")  # most of which the tokenizer lacks
+        for folder, *words in ((self.run_folder,), (self.run_folder, "--recompute"), (self.folder / "padded",),
+                               (self.folder / "padded", "--recompute")):
+            self.compare_with_evaluation(folder, *words)
+
+    def compare_with_evaluation(self, folder, *words):
+        greedy = ["--prompt", "the copy", "--tokens", 5, "--greedy", "--logprobs", 2, *words]
+        line = self.lines(*greedy, folder=folder)[0]
         self.assertEqual([token["id"] for token in line["logprobs"]], line["tokens"])
         for token in line["logprobs"]:
             self.assertEqual(token["top"][0]["id"], token["id"])
             self.assertGreater(token["top"][0]["logprob"], token["top"][1]["logprob"])
         targets = self.folder / "targets.jsonl"
         targets.write_text(json.dumps({"prompt": "the copy", "target": line["text"]}) + "\n")
+        deck = ["model.vocab=5000"] if folder.name == "padded" else []
         found = run("trireme-evaluate", HERE / "tiny.yaml", f"data.train={dataset()}",
-                    f"run.device={DEVICE}", "--checkpoint", self.run_folder, "--task", "targets",
+                    f"run.device={DEVICE}", *deck, "--checkpoint", folder, "--task", "targets",
                     "--input", targets, "--json")
         mean = -sum(token["logprob"] for token in line["logprobs"]) / 5
         self.assertTrue(math.isclose(json.loads(found.out)["loss"], mean, rel_tol=1e-4), found)
+        one_beam = self.lines("--prompt", "the copy", "--tokens", 5, "--beams", 1, folder=folder)[0]
+        self.assertTrue(math.isclose(one_beam["score"], -mean, rel_tol=1e-4), one_beam)
 
     def test_files_stops_and_unconditional(self):
         path = self.folder / "prompts.jsonl"
