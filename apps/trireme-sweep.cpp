@@ -95,8 +95,9 @@ Arguments parse(int argc, char** argv) {
     throw UsageError("--max-ranks limits this machine; it has no effect with --submit");
   if (arguments.has("sbatch") && !arguments.has("submit"))
     throw UsageError("--sbatch goes with --submit");
-  if ((arguments.has("submit") || arguments.has("print")) && arguments.task != Task::run)
-    throw UsageError("--submit and --print go with 'run'");
+  for (const char* option : {"submit", "print", "memory"})
+    if (arguments.has(option) && arguments.task != Task::run)
+      throw UsageError("--{} goes with 'run'", option);
   return arguments;
 }
 

@@ -122,6 +122,11 @@ void check_options(const po::variables_map& values) {
     at_least_one(values, "cache");
     if (values["recompute"].as<bool>()) throw UsageError("--recompute has no cache");
   }
+  if (!values["batch"].defaulted())
+    for (const char* option : {"beams", "recompute", "interactive"})
+      if (values.count(option) && !values[option].defaulted())
+        throw UsageError("--batch has no effect with --{}, which takes one prompt after another",
+                         option);
   const auto together = [&](const char* a, const char* b) {
     throw UsageError("--{} and --{}: give one of them", a, b);
   };

@@ -124,6 +124,10 @@ po::options_description clean_options() {
 
 void clean(const po::variables_map& values) {
   corpus::CleanOptions work;
+  for (const char* option : {"url-key", "block-domains", "block-suffixes"})
+    if (values["no-urls"].as<bool>() && values.count(option) && !values[option].defaulted())
+      throw UsageError("--{} has no effect with --no-urls, which keeps documents of any URL",
+                       option);
   work.stream = stream_of(values);
   const corpus::UrlFilter filter = url_filter_of(values);
   work.urls = values["no-urls"].as<bool>() ? nullptr : &filter;
@@ -171,6 +175,10 @@ void dedup(const po::variables_map& values) {
   work.stream = stream_of(values);
   work.seed = count_of(values, "seed");
   work.near = !values["exact"].as<bool>();
+  for (const char* option :
+       {"seed", "hashes", "bands", "jaccard", "similar", "duplicate", "rounds"})
+    if (!work.near && !values[option].defaulted())
+      throw UsageError("--{} has no effect with --exact, which compares whole documents", option);
   work.hashes = values["hashes"].as<int>();
   work.bands = values["bands"].as<int>();
   work.similar = values["similar"].as<double>();

@@ -84,6 +84,13 @@ COMMANDS = [
     ("generate --checkpoint run a", USAGE, "'a' belongs to no option; did you mean --input a?"),
     ("generate --checkpoint run --prompt a --seed -1", USAGE, "--seed -1: expected 0 to 4294967295"),
     ("generate --checkpoint run --prompt a --tokens 2e9", USAGE, "--tokens 2000000000: expected 1 to 1000000000"),
+    *((f"generate --checkpoint run --prompt a --batch 2 {other}", USAGE, f"--batch has no effect with {other.split()[0]}")
+      for other in ("--beams 2", "--recompute")),
+    ("generate --checkpoint run --batch 2 --interactive", USAGE, "--batch has no effect with --interactive"),
+    *((f"preprocess dedup --exact --input docs.jsonl --output o {option}", USAGE, f"{option.split()[0]} has no effect with --exact")
+      for option in ("--bands 5", "--seed 1", "--jaccard min")),
+    *((f"preprocess clean --no-urls --input docs.jsonl --output o {option}", USAGE, f"{option.split()[0]} has no effect with --no-urls")
+      for option in ("--url-key link", "--block-domains text.txt")),
     ("report follow run --tail many --once", USAGE, "--tail many: expected a whole number, such as 2000 or 2k"),
     ("report follow run --tail -1 --once", USAGE, "--tail -1: expected 0 or more lines"),
     ("report follow text.txt --once", USAGE, "'text.txt' is no run folder: name the folder of a run"),
@@ -105,6 +112,8 @@ COMMANDS = [
     ("convert flags -- ls -l", DATA, "the command line has no training command"),
     ("sweep sweep.yaml --sbatch x", USAGE, "--sbatch goes with --submit"),
     ("sweep sweep.yaml --submit --max-ranks 2", USAGE, "--max-ranks limits this machine"),
+    ("sweep status sweep.yaml --memory 1MiB", USAGE, "--memory goes with 'run'"),
+    ("sweep table sweep.yaml --print", USAGE, "--print goes with 'run'"),
     ("sweep sweep.yaml --max-ranks 0", USAGE, "--max-ranks 0: expected 1 or more"),
     ("pretrain {tiny} --supervise=", USAGE, "--supervise needs a value"),
     (["pretrain", *TINY, "--supervise=lost -n 2"], USAGE, "--supervise: cannot start 'lost': No such file or directory"),
