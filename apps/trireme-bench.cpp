@@ -4,8 +4,8 @@
 #include <array>
 #include <string_view>
 
-#include "app.hpp"
 #include "bench/commands.hpp"
+#include "mpi_app.hpp"
 
 namespace trireme::bench {
 namespace {
@@ -61,5 +61,5 @@ ExitCode run(int argc, char** argv) {
 }  // namespace trireme::bench
 
 int main(int argc, char** argv) {
-  return trireme::run_app("trireme-bench", argc, argv, trireme::bench::run);
+  return trireme::run_mpi_app("trireme-bench", argc, argv, trireme::bench::run);
 }

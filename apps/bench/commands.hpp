@@ -50,8 +50,6 @@ struct Settings {
   bool cuda = false;          ///< measure the GPU, else the host
   DType dtype = DType::bf16;  ///< of the activations and weights on the GPU
   std::string only;           ///< names of the operations to measure contain this
-
-  bool wants(const std::string& name) const { return name.find(only) != std::string::npos; }
 };
 
 /// The options for Settings.
@@ -78,6 +76,7 @@ using Make = std::function<Call()>;
 /// Times operations of a backend against what its device can do.
 class Meter {
  public:
+  explicit Meter(const Settings& settings) : settings_(settings) {}
   virtual ~Meter() = default;
 
   virtual device::Backend& backend() = 0;
@@ -91,12 +90,24 @@ class Meter {
   const std::int32_t* ids(std::int64_t count, std::int64_t below);
   virtual const std::int32_t* upload(const std::vector<std::int32_t>& values) = 0;
 
+  /// Whether the settings want the operation `name` measured.
+  bool wants(const std::string& name);
+  /// Throws UsageError that names all operations where the settings want none of them.
+  void require_wanted() const;
+
   /// Adds a row for an operation that computes `flops`, if the settings want it; `count` calls of
   /// it make up a training step.
   virtual void gemm(const std::string& name, double flops, const Make& make, double count = 0) = 0;
   /// The same for an operation that moves `bytes` at least.
   virtual void stream(const std::string& name, double bytes, const Make& make,
                       double count = 0) = 0;
+
+ protected:
+  Settings settings_;
+
+ private:
+  std::vector<std::string> unwanted_;  ///< operations
+  bool wants_some_ = false;
 };
 
 /// Times operations of the host. Between any two calls of an operation it times a reference, so
@@ -123,7 +134,7 @@ class HostMeter final : public Meter {
   double sgemm_rate() const;
   double triad_rate() const;
 
-  /// Prints the rows, as a table or as JSON.
+  /// Prints the rows, as a table or as JSON. Throws as require_wanted().
   void print() const;
 
  private:
@@ -133,7 +144,6 @@ class HostMeter final : public Meter {
   void measure(Row row, double work, const Make& make,
                const std::function<double()>& reference_rate, std::vector<double>& rates);
 
-  Settings settings_;
   std::unique_ptr<device::Backend> backend_;
   std::vector<device::Buffer> buffers_;
   device::Buffer references_;
@@ -173,7 +183,7 @@ class Meter final : public bench::Meter {
   double gemm_rate() const { return gemm_rate_; }
   double copy_rate() const { return copy_rate_; }
 
-  /// Prints the rows, as a table or as JSON.
+  /// Prints the rows, as a table or as JSON. Throws as require_wanted().
   void print() const;
 
  private:
@@ -181,7 +191,6 @@ class Meter final : public bench::Meter {
   void* pattern(DType dtype);
   void measure(Row row, double work, double ceiling, const Make& make);
 
-  Settings settings_;
   device::Gpu gpu_;
   std::unique_ptr<device::Backend> backend_;
   std::size_t rotation_bytes_ = 0;

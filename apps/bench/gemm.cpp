@@ -55,15 +55,14 @@ void measure_forms(Meter& meter, WithEpilogue& row, const MakeOn& make) {
 /// Those of a GPT of `hidden` features on `tokens` tokens that the settings want: of the MLP, the
 /// forward pass of its first half and the gradient that comes back through the second; and the
 /// weight gradients that training takes with that of the bias.
-std::vector<WithEpilogue> measure_epilogues(Meter& meter, const Settings& settings,
-                                            const std::string& model, std::int64_t tokens,
-                                            std::int64_t hidden) {
-  const DType dtype = settings.dtype;
+std::vector<WithEpilogue> measure_epilogues(Meter& meter, const std::string& model,
+                                            std::int64_t tokens, std::int64_t hidden) {
+  const DType dtype = meter.dtype();
   const std::int64_t ffn = 4 * hidden;
   std::vector<WithEpilogue> rows;
   const auto measure = [&](WithEpilogue row, const auto& make) {
     row.name = model + " " + row.name;
-    if (!settings.wants(row.name)) return;
+    if (!meter.wants(row.name)) return;
     measure_forms(meter, row, make);
     rows.push_back(row);
   };
@@ -248,12 +247,13 @@ void measure_gemms(const Settings& settings) {
   std::vector<WithEpilogue> epilogues;
   for (const Model& model : kModels) {
     for (const GemmProblem& problem : gemms_of(model))
-      if (settings.wants(problem.name))
+      if (meter.wants(problem.name))
         rows.push_back({problem, tflops(meter, *first, problem, settings.dtype),
                         tflops(meter, *fastest, problem, settings.dtype)});
-    const auto more = measure_epilogues(meter, settings, model.name, kTokens, model.hidden);
+    const auto more = measure_epilogues(meter, model.name, kTokens, model.hidden);
     epilogues.insert(epilogues.end(), more.begin(), more.end());
   }
+  meter.require_wanted();
   print(meter, settings, rows, epilogues);
 }
 

@@ -1,6 +1,7 @@
 // The settings of trireme-bench, and its timing of operations on the host and on a GPU.
 
 #include <cblas.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -82,8 +83,21 @@ const std::int32_t* Meter::ids(std::int64_t count, std::int64_t below) {
   return upload(values);
 }
 
+bool Meter::wants(const std::string& name) {
+  const bool wanted = name.find(settings_.only) != std::string::npos;
+  wants_some_ |= wanted;
+  if (!wanted) unwanted_.push_back(name);
+  return wanted;
+}
+
+void Meter::require_wanted() const {
+  if (!wants_some_)
+    throw UsageError("--only {}: no operation's name contains this; there are {}", settings_.only,
+                     fmt::join(unwanted_, ", "));
+}
+
 HostMeter::HostMeter(const Settings& settings)
-    : settings_(settings), backend_(device::make_host_backend(settings.threads)) {
+    : bench::Meter(settings), backend_(device::make_host_backend(settings.threads)) {
   references_ = backend_->allocate(3 * kTriad * sizeof(float), "the references");
   float* values = static_cast<float*>(references_.get());
   std::fill(values, values + 3 * kTriad, 0.5f);
@@ -149,7 +163,7 @@ double HostMeter::time_triad() {
 
 void HostMeter::measure(Row row, double work, const Make& make,
                         const std::function<double()>& reference_rate, std::vector<double>& rates) {
-  if (!settings_.wants(row.name)) return;
+  if (!wants(row.name)) return;
   const Call call = make();
   call();
   reference_rate();
@@ -185,6 +199,7 @@ double HostMeter::sgemm_rate() const { return sgemm_rates_.empty() ? 0.0 : media
 double HostMeter::triad_rate() const { return triad_rates_.empty() ? 0.0 : median(triad_rates_); }
 
 void HostMeter::print() const {
+  require_wanted();
   if (settings_.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Row& row : rows_)
@@ -235,7 +250,7 @@ device::Gpu first_gpu() {
 }  // namespace
 
 Meter::Meter(const Settings& settings)
-    : settings_(settings),
+    : bench::Meter(settings),
       gpu_(first_gpu()),
       backend_(device::make_cuda_backend(0)),
       rotation_bytes_(kCachesPerRotation * gpu_.cache_bytes) {
@@ -321,7 +336,7 @@ double Meter::time(device::Backend& backend, const Make& make) {
 }
 
 void Meter::measure(Row row, double work, double ceiling, const Make& make) {
-  if (!settings_.wants(row.name)) return;
+  if (!wants(row.name)) return;
   row.ms = time(*backend_, make);
   row.rate = 1e-6 * work / row.ms;
   row.fraction = row.rate / ceiling;
@@ -337,6 +352,7 @@ void Meter::stream(const std::string& name, double bytes, const Make& make, doub
 }
 
 void Meter::print() const {
+  require_wanted();
   if (settings_.json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const Row& row : rows_)

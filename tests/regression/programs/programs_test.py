@@ -103,6 +103,15 @@ class Bench(RunTest):
         refused = run("trireme-bench", "burn-in", "--device", "host", "--minutes", 0)
         self.assertEqual(refused.code, 2, refused)
 
+    def test_what_is_wrong_is_said_once(self):
+        for command in ("gemm", "kernels"):
+            refused = run("trireme-bench", command, "--device", "host", "--only", "zzz")
+            self.assertEqual((refused.code, refused.out), (USAGE, ""), refused)
+            self.assertIn("--only zzz: no operation's name contains this; there are ", refused.err)
+        refused = run("trireme-bench", "comm", "--sizes", "0.1", ranks=2)
+        self.assertEqual(refused.code, USAGE, refused)
+        self.assertEqual(refused.err.count("0.1"), 1, refused)
+
     def test_steps_of_a_deck_without_data_on_two_ranks(self):
         result = run("trireme-bench", "step", HERE / "tiny.yaml", "run.device=host",
                      "parallel.tensor=2", "--repeats", "1", "--json", ranks=2)
