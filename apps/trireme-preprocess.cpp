@@ -64,8 +64,8 @@ po::options_description output_options() {
        "each line of a document is a sentence: a sequence, in PREFIX_<key>_sentence.bin and "
        ".idx")  //
       ("train-tokenizer", po::value<int>()->value_name("N"),
-       "where the file of --model (sentencepiece) or --vocab (wordpiece) is missing: train it on "
-       "the input, with N pieces");
+       "where the file of --model (sentencepiece, bpe) or --vocab (wordpiece) is missing: train it "
+       "on the input, with N pieces");
   return options;
 }
 

@@ -55,6 +55,10 @@ TEST_F(Scripts, ProgramsThatDoNotTrain) {
   const std::string at = "--num-layers; " + (folder_ / "x.sh").string() + ":1 ";
   EXPECT_EQ(problem("python generate_samples_gpt.py --num-layers 2"),
             at + "runs generate_samples_gpt.py, which generates text: trireme-generate does that");
+  EXPECT_EQ(problem("python tools/run_text_generation_server.py --num-layers 2"),
+            at +
+                "runs run_text_generation_server.py, which serves a model over HTTP: trireme-serve "
+                "does that");
   EXPECT_EQ(problem("python tasks/main.py --task RACE --num-layers 2"),
             at + "runs main.py, which evaluates a checkpoint: trireme-evaluate does that");
   EXPECT_EQ(

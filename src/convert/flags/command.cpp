@@ -51,7 +51,8 @@ std::string_view other_purpose(const TrainingCommand& command) {
     return command.program.find(word) != std::string::npos;
   };
   const auto is_task = [](const std::string& word) { return word.starts_with("--task"); };
-  if (names("generat") || names("server") || names("inference"))
+  if (names("server")) return ", which serves a model over HTTP: trireme-serve does that";
+  if (names("generat") || names("inference"))
     return ", which generates text: trireme-generate does that";
   if (names("eval") || std::any_of(command.flags.begin(), command.flags.end(), is_task))
     return ", which evaluates a checkpoint: trireme-evaluate does that";
