@@ -40,7 +40,7 @@ constexpr const char* kUsage =
     "           the values of every training line and evaluation as comma-separated values\n"
     "       trireme-report diff RUN|LOG RUN|LOG\n"
     "           versions, deck keys and losses that differ; exit code 1 when decks or losses\n"
-    "           differ, or no iteration is reported by both, 0 when they are equal\n"
+    "           differ, or no loss of both is of the same iterations, 0 when they are equal\n"
     "       trireme-report goodput RUN [--json]\n"
     "           where the time of a run went, over all its starts: useful iterations, lost ones,\n"
     "           start-up, checkpoints, between starts; by what ended the starts\n\n";

@@ -26,6 +26,7 @@ namespace trireme::report {
 struct TrainPoint {
   double time = 0;
   std::int64_t iteration = 0;
+  std::int64_t since = 0;  ///< its means are of the iterations after this one
   std::optional<std::int64_t> samples, tokens, global_batch;
   std::optional<double> loss, grad_norm, learning_rate, ms, tokens_per_second, tflops, mfu;
 };
@@ -45,6 +46,7 @@ struct RunState {
   int starts = 0;
 
   std::optional<TrainPoint> train;  ///< the newest, also of earlier starts
+  std::int64_t reported = 0;        ///< TrainPoint::since of the next training line
   std::optional<double> best_loss;
   std::int64_t best_iteration = 0;
   std::int64_t skipped = 0, nan = 0;  ///< iterations

@@ -128,6 +128,7 @@ void take_start(RunState& state, const Json& line) {
   state.start_time = get<double>(line, "time").value_or(0.0);
   ++state.starts;
   state.steps = 0;
+  state.reported = state.start.iteration;
   state.intervals.clear();
   state.longest_pause = 0;
   state.warning.reset();
@@ -137,7 +138,8 @@ void take_start(RunState& state, const Json& line) {
 }
 
 void take_train(RunState& state, const Json& line) {
-  const TrainPoint point = train_of(line);
+  TrainPoint point = train_of(line);
+  point.since = std::exchange(state.reported, point.iteration);
   const bool first = state.steps == 0;
   if (!first && state.train) {
     state.intervals.push_back(point.time - state.train->time);
@@ -202,9 +204,10 @@ bool RunState::take(std::string_view line) {
     warning = WarningEvent{whole(json, "iteration"), text(json, "message")};
   else if (kind == "stop")
     stop = stop_of(json);
-  else if (kind == "rewind" && json.contains("length"))
-    start.length = length_of(json);
-  else if (kind != "eval" && kind != "skip" && kind != "rewind" && kind != "task")
+  else if (kind == "rewind") {
+    reported = whole(json, "iteration");
+    if (json.contains("length")) start.length = length_of(json);
+  } else if (kind != "eval" && kind != "skip" && kind != "task")
     ++unknown_kinds[kind];
   last_time = get<double>(json, "time").value_or(last_time);
   return kind == "train";
@@ -226,8 +229,7 @@ std::optional<double> RunState::seconds_left() const {
   return std::max(left, 0.0) / rate;
 }
 
-// ---------------------------------------------------------------------------- the output of
-// ranks
+// ---------------------------------------------------------------------------- rank output
 
 namespace {
 

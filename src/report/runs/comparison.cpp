@@ -113,21 +113,33 @@ std::vector<ValueDifference> compare_decks(const std::filesystem::path& a,
   return keys;
 }
 
-LossDifference compare_losses(const std::vector<TrainRow>& a, const std::vector<TrainRow>& b) {
-  LossDifference difference;
-  auto other = b.begin();
-  for (const TrainRow& row : a) {
-    other = std::find_if(other, b.end(),
+/// A loss as a console log has it.
+std::optional<double> round_as_log(const std::optional<double>& loss) {
+  return loss ? std::optional(std::stod(fmt::format("{:.6E}", *loss))) : std::nullopt;
+}
+
+LossDifference compare_losses(const RunHistory& a, const RunHistory& b) {
+  LossDifference difference{.rounded = a.is_log || b.is_log};
+  const auto loss_of = [&](const TrainRow& row) {
+    return difference.rounded ? round_as_log(row.loss) : row.loss;
+  };
+  auto other = b.train.begin();
+  for (const TrainRow& row : a.train) {
+    other = std::find_if(other, b.train.end(),
                          [&](const TrainRow& next) { return next.iteration >= row.iteration; });
-    if (other == b.end()) break;
+    if (other == b.train.end()) break;
     if (other->iteration != row.iteration || !row.has_loss || !other->has_loss) continue;
+    if (!row.since || row.since != other->since) {
+      ++difference.other_means;
+      continue;
+    }
     if (difference.common++ == 0) difference.first = row.iteration;
     difference.last = row.iteration;
-    difference.last_a = row.loss;
-    difference.last_b = other->loss;
-    if (row.loss != other->loss && !difference.diverged) difference.diverged = row.iteration;
-    if (!row.loss || !other->loss) continue;
-    const double distance = std::abs(*row.loss - *other->loss);
+    const auto loss_a = difference.last_a = loss_of(row),
+               loss_b = difference.last_b = loss_of(*other);
+    if (loss_a != loss_b && !difference.diverged) difference.diverged = row.iteration;
+    if (!loss_a || !loss_b) continue;
+    const double distance = std::abs(*loss_a - *loss_b);
     if (distance > difference.largest) {
       difference.largest = distance;
       difference.largest_at = row.iteration;
@@ -145,11 +157,18 @@ std::string list_values(const std::vector<ValueDifference>& values) {
 }
 
 std::string describe_loss(const LossDifference& loss) {
-  if (loss.common == 0) return "loss: no iteration is reported by both runs\n";
+  const std::string others =
+      loss.other_means == 0 ? ""
+                            : fmt::format("  not compared: {}, of means of different iterations\n",
+                                          counted(loss.other_means, "common training line"));
+  if (loss.common == 0)
+    return (others.empty() ? "loss: nothing to compare: no iteration is reported by both runs\n"
+                           : "loss: nothing to compare\n") +
+           others;
   const std::string range =
-      fmt::format("{}, iterations {} to {}", counted(loss.common, "common training line"),
-                  loss.first, loss.last);
-  if (!loss.diverged) return fmt::format("loss: equal in {}\n", range);
+      fmt::format("{}, iterations {} to {}{}", counted(loss.common, "common training line"),
+                  loss.first, loss.last, loss.rounded ? ", to the 7 digits of a log" : "");
+  if (!loss.diverged) return fmt::format("loss: equal in {}\n{}", range, others);
   const auto value = [](const std::optional<double>& of) {
     return of ? fmt::format("{:.6f}", *of) : "not finite";
   };
@@ -158,8 +177,8 @@ std::string describe_loss(const LossDifference& loss) {
                                                 loss.largest, loss.largest_at)
                                   : "";
   return fmt::format(
-      "loss: different in {}\n  first difference: iteration {}\n{}  at iteration {}: {} | {}\n",
-      range, *loss.diverged, largest, loss.last, value(loss.last_a), value(loss.last_b));
+      "loss: different in {}\n  first difference: iteration {}\n{}  at iteration {}: {} | {}\n{}",
+      range, *loss.diverged, largest, loss.last, value(loss.last_a), value(loss.last_b), others);
 }
 
 /// Says where compared losses are of earlier starts than the deck of run `name`.
@@ -224,7 +243,7 @@ RunDifference compare_runs(const RunHistory& a, const RunHistory& b) {
                            .decks = !a.deck.empty() && !b.deck.empty(),
                            .deck_since_a = a.start.iteration,
                            .deck_since_b = b.start.iteration,
-                           .loss = compare_losses(a.train, b.train)};
+                           .loss = compare_losses(a, b)};
   if (difference.programs) difference.properties = compare_starts(a.start, b.start);
   if (difference.decks) difference.keys = compare_decks(a.deck, b.deck);
   return difference;

@@ -56,7 +56,8 @@ TrainRow row_of(const TrainPoint& point) {
           .grad_norm = point.grad_norm,
           .global_batch = real(point.global_batch),
           .samples = real(point.samples),
-          .tokens = real(point.tokens)};
+          .tokens = real(point.tokens),
+          .since = point.since};
 }
 
 void read_metrics(const fs::path& path, RunHistory& history) {
@@ -75,8 +76,13 @@ void read_metrics(const fs::path& path, RunHistory& history) {
 void read_log(const fs::path& path, RunHistory& history) {
   MegatronLog log;
   for_each_line(path, [&](const std::string& line) {
-    if (const auto row = log.take(line)) append(history.train, *row);
+    auto row = log.take(line);
+    if (!row) return;
+    const std::int64_t last = history.train.empty() ? 0 : history.train.back().iteration;
+    row->since = last < row->iteration ? std::optional(last) : std::nullopt;
+    append(history.train, *row);
   });
+  history.is_log = true;
   history.memory = log.memory();
 }
 
@@ -228,21 +234,15 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-/// All of `text` as a number, also "43.1%".
-std::optional<double> number(std::string_view text) {
+/// All of `text` as a number, also "43.1%", without infinities and NaN.
+std::optional<double> finite(std::string_view text) {
   text = trim(text);
   if (text.ends_with('%')) text.remove_suffix(1);
   const std::string digits(text);
   char* end = nullptr;
   const double value = std::strtod(digits.c_str(), &end);
-  if (digits.empty() || end != digits.c_str() + digits.size()) return std::nullopt;
-  return value;
-}
-
-/// As number(), without infinities and NaN.
-std::optional<double> finite(std::string_view text) {
-  const auto value = number(text);
-  return value && std::isfinite(*value) ? value : std::nullopt;
+  const bool whole = !digits.empty() && end == digits.c_str() + digits.size();
+  return whole && std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
 using Field = std::pair<std::string_view, std::string_view>;

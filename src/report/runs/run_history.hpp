@@ -26,6 +26,9 @@ struct TrainRow {
   std::optional<double> loss, ms, tokens_per_second, tflops, mfu;
   std::optional<double> learning_rate, grad_norm, global_batch;
   std::optional<double> samples, tokens;  ///< consumed so far
+  /// Loss and times are means of the iterations after this one, the line before; absent where
+  /// iterations were repeated in a log, which does not say from where.
+  std::optional<std::int64_t> since = 0;
   /// False in a log's line without a loss, as Megatron-LM's where all updates were skipped. Where
   /// it is true an absent loss is one that is not finite.
   bool has_loss = true;
@@ -74,6 +77,7 @@ struct RunHistory {
   std::vector<EvalRow> validation;
   double memory = 0;           ///< bytes on the rank with the highest use; 0 when unknown
   std::filesystem::path deck;  ///< deck.yaml of a run folder; empty for other files
+  bool is_log = false;         ///< a console log was read, whose losses have 7 digits
 };
 
 /// Reads a run folder, its metrics.jsonl or a console log of this program or Megatron-LM. Throws
@@ -152,9 +156,13 @@ struct ValueDifference {
   std::string name, a, b;
 };
 
-/// The training losses of two runs at the iterations that both report; absent ones are not finite.
+/// The training losses of two runs at the iterations that both report, where they are means of the
+/// same iterations; absent ones are not finite. Losses of a log are compared with all rounded to
+/// its digits.
 struct LossDifference {
   std::size_t common = 0;                ///< iterations with a loss in both
+  std::size_t other_means = 0;           ///< in addition: those of means of other iterations
+  bool rounded = false;                  ///< to the 7 digits of a log
   std::int64_t first = 0, last = 0;      ///< of them
   std::optional<std::int64_t> diverged;  ///< the first iteration with different losses
   std::int64_t largest_at = 0;           ///< iteration of the largest difference
@@ -173,7 +181,7 @@ struct RunDifference {
   std::int64_t deck_since_a = 0, deck_since_b = 0;
   LossDifference loss;
 
-  /// Whether decks and losses agree: without a common iteration losses do not.
+  /// Whether decks and losses agree: where no loss can be compared they do not.
   bool same() const { return keys.empty() && loss.common > 0 && !loss.diverged; }
 };
 

@@ -1,5 +1,6 @@
 #include "report/runs/run_history.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -191,6 +192,74 @@ TEST_F(ComparisonTest, RunsWithoutCommonIterationsAreNotTheSame) {
   EXPECT_FALSE(difference.same());
   EXPECT_NE(to_text(difference).find("no iteration is reported by both runs"), std::string::npos);
   EXPECT_NE(to_text(difference).find("deck: not compared"), std::string::npos);
+}
+
+TEST_F(ComparisonTest, MeansOfDifferentIterationsAreNotCompared) {
+  // Losses of iterations 1, 2, ... are 1, 2, ...; the second run stops after 5 and resumes, the
+  // third is killed after a checkpoint of 5, the fourth rewinds to 5.
+  const auto write = [&](const char* name, const std::vector<std::string>& lines) {
+    OutputFile metrics(scratch_.path() / name / "metrics.jsonl", OutputFile::Mode::fresh);
+    for (const std::string& line : lines) metrics.line(line);
+    return read_run(scratch_.path() / name);
+  };
+  const auto line = [](std::int64_t iteration, double loss) {
+    return json_line(TrainEvent{.iteration = iteration, .loss = loss}, 1);
+  };
+  const std::string start = json_line(StartEvent{}, 0),
+                    resumed = json_line(StartEvent{.iteration = 5}, 0);
+  const RunHistory whole =
+      write("whole", {start, line(2, 1.5), line(4, 3.5), line(6, 5.5), line(8, 7.5)});
+  const RunHistory others[] = {
+      write("stopped",
+            {start, line(2, 1.5), line(4, 3.5), line(5, 5), resumed, line(6, 6), line(8, 7.5)}),
+      write("killed", {start, line(2, 1.5), line(4, 3.5), resumed, line(6, 6), line(8, 7.5)}),
+      write("rewound",
+            {start, line(2, 1.5), line(4, 3.5), line(6, 9),
+             json_line(RewindEvent{.iteration = 5, .from = 7}, 0), line(6, 6), line(8, 7.5)})};
+  for (const RunHistory& other : others) {
+    const RunDifference difference = compare_runs(whole, other);
+    EXPECT_TRUE(difference.same());
+    EXPECT_NE(to_text(difference)
+                  .find("loss: equal in 3 common training lines, iterations 2 to 8\n"
+                        "  not compared: 1 common training line, of means of different iterations"),
+              std::string::npos)
+        << to_text(difference);
+  }
+  const RunDifference none = compare_runs(whole, write("every 4", {start, line(4, 2.5)}));
+  EXPECT_FALSE(none.same());
+  EXPECT_NE(to_text(none).find("loss: nothing to compare\n  not compared: 1 common training line"),
+            std::string::npos)
+      << to_text(none);
+}
+
+TEST_F(ComparisonTest, ALogIsComparedToItsDigits) {
+  const RunHistory run = make_run("a", {9.12345678, 8.5, 7.25});
+  const auto write = [&](const char* losses[]) {
+    std::ofstream log(scratch_.path() / "console.log");
+    for (int i = 0; i < 3; ++i)
+      log << fmt::format(" iteration {}/ 30 | lm loss: {} |\n", 10 * (i + 1), losses[i]);
+    log.close();
+    return read_run(scratch_.path() / "console.log");
+  };
+  const char* same[] = {"9.123457E+00", "8.500000E+00", "7.250000E+00"};
+  const RunDifference equal = compare_runs(run, write(same));
+  EXPECT_TRUE(equal.same());
+  EXPECT_NE(to_text(equal).find("loss: equal in 3 common training lines, iterations 10 to 30, to "
+                                "the 7 digits of a log\n"),
+            std::string::npos)
+      << to_text(equal);
+  const char* other[] = {"9.123457E+00", "8.500001E+00", "7.250000E+00"};
+  const LossDifference loss = compare_runs(write(other), run).loss;
+  EXPECT_EQ(loss.diverged, 20);
+  EXPECT_NEAR(loss.largest, 1e-6, 1e-12);
+  EXPECT_EQ(loss.largest_at, 20);
+  // A log repeats iterations without the checkpoint from which a start resumes.
+  std::ofstream(scratch_.path() / "console.log", std::ios::app)
+      << " iteration 20/ 30 | lm loss: 8.500000E+00 |\n"
+         " iteration 30/ 30 | lm loss: 7.250000E+00 |\n";
+  const LossDifference repeated = compare_runs(run, read_run(scratch_.path() / "console.log")).loss;
+  EXPECT_EQ(repeated.common, 2u);
+  EXPECT_EQ(repeated.other_means, 1u);
 }
 
 }  // namespace
