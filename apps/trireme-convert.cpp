@@ -187,10 +187,18 @@ std::string path_option(const Paths& paths, const char* name) {
 std::string deck_to_write(const Paths& paths) {
   if (!paths.values.count("write-deck")) return "";
   std::vector<std::string> inputs = {paths.from.string()};
-  std::error_code ignored;
   if (paths.values.count("deck")) inputs.push_back(path_option(paths, "deck"));
-  for (const auto& entry : std::filesystem::directory_iterator(paths.from, ignored))
-    inputs.push_back(entry.path().string());
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool is_folder = fs::is_directory(paths.from, error);
+  // A file's model is the folder around it, of which folders below are not.
+  fs::recursive_directory_iterator entry(
+      is_folder ? paths.from : fs::absolute(paths.from).parent_path(),
+      fs::directory_options::skip_permission_denied, error);
+  for (; entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    inputs.push_back(entry->path().string());
+    if (!is_folder) entry.disable_recursion_pending();
+  }
   return output_of(paths.values, "write-deck", inputs, {paths.to.string()});
 }
 

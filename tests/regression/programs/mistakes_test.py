@@ -45,6 +45,8 @@ COMMANDS = [
     ("convert flags --output text.txt text.txt", USAGE, "--output text.txt: this is an input"),
     ("convert hf hf o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
     ("convert hf text.txt o.h5 --write-deck text.txt", USAGE, "--write-deck text.txt: this is an input"),
+    ("convert hf hf/model.safetensors o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
+    ("convert megatron megatron o.h5 --write-deck megatron/iter_1/run.yaml", USAGE, "--write-deck megatron/iter_1/run.yaml: this is an input"),
     ("convert hf hf o.h5 --write-deck ./o.h5", USAGE, "--write-deck ./o.h5: this is another output; name another file"),
     ("convert megatron folder o.h5 --write-deck o.h5", USAGE, "--write-deck o.h5: this is another output"),
     ("convert flags --output o --hosts o text.txt", USAGE, "--hosts o: this is another output"),
@@ -166,8 +168,8 @@ def setUpModule():
     (FOLDER / "folder").mkdir(parents=True)
     for name in ("folder.html", "folder.vocab", "taken.vocab.part"):
         (FOLDER / name).mkdir()
-    for name in ("hf", "megatron"):
-        (FOLDER / name).mkdir()
+    for name in ("hf", "megatron/iter_1"):
+        (FOLDER / name).mkdir(parents=True)
     (FOLDER / "loop").symlink_to("loop")
     os.chdir(FOLDER)
     for ending in (".bin", ".idx", ".json"):
@@ -175,6 +177,7 @@ def setUpModule():
     for name in ("text.txt", "pieces.vocab"):
         shutil.copy(ROOT / "LICENSE", name)
     texts = {"empty.txt": "", "hf/config.json": "{}", "megatron/latest_checkpointed_iteration.txt": "abc\n",
+             "megatron/iter_1/run.yaml": "",
              "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
              "docs.jsonl": "".join(json.dumps({"text": f"words of document {i} " * 30}) + "\n" for i in range(30)),
              "sweep.yaml": (HERE / "tiny.yaml").read_text(encoding="utf-8") + "run: {device: host}\nsweep: {model.layers: [1, 2]}\n"}
