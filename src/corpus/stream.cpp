@@ -59,8 +59,7 @@ double input_bytes(const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     std::error_code error;
     if (!std::filesystem::is_regular_file(input, error)) return 0;
-    for (const char* packed : {".gz", ".xz", ".bz2", ".zst"})
-      if (input.ends_with(packed)) return 0;
+    if (tokenizer::without_compression_suffix(input) != input) return 0;
     bytes += static_cast<double>(std::filesystem::file_size(input, error));
   }
   return bytes;

@@ -179,15 +179,21 @@ constexpr std::pair<std::string_view, Make> kTasks[] = {
     {"winogrande", winogrande}, {"blimp", blimp}, {"choices", own_choices}};
 
 /// The labels of PIQA's questions, a line each, if they are in a separate file; else empty.
-std::vector<std::string> read_labels(const std::string& path) {
-  const std::filesystem::path labels =
-      std::filesystem::path(path).replace_extension("").string() + "-labels.lst";
+struct Labels {
+  explicit Labels(const std::string& questions)
+      : path(std::filesystem::path(tokenizer::without_compression_suffix(questions))
+                 .replace_extension("")
+                 .string() +
+             "-labels.lst") {
+    if (!std::filesystem::exists(path)) return;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) lines.emplace_back(strip_space(line));
+    while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  }
+
+  std::string path;
   std::vector<std::string> lines;
-  if (!std::filesystem::exists(labels)) return lines;
-  std::ifstream file(labels);
-  for (std::string line; std::getline(file, line);) lines.emplace_back(strip_space(line));
-  return lines;
-}
+};
 
 /// Characters of UTF-8, at least 1: the length that divides a log-likelihood.
 double length_of(std::string_view text) {
@@ -233,11 +239,21 @@ std::vector<Question> read_questions(std::string_view task, const std::string& p
   const auto found =
       std::ranges::find_if(kTasks, [&](const auto& each) { return each.first == task; });
   TRIREME_CHECK(found != std::end(kTasks), "no multiple-choice task is called '{}'", task);
-  const auto labels = task == "piqa" ? read_labels(path) : std::vector<std::string>();
-  return read_lines(path, limit, [&](Json& line, std::size_t i) {
-    if (i < labels.size() && line.is_object() && !line.contains("label")) line["label"] = labels[i];
+  if (task != "piqa")
+    return read_lines(path, limit, [&](Json& line, std::size_t) { return found->second(line); });
+  const Labels labels(path);
+  bool has_own = false;  // which come first
+  auto questions = read_lines(path, limit, [&](Json& line, std::size_t i) {
+    has_own = has_own || (line.is_object() && line.contains("label"));
+    if (i < labels.lines.size() && line.is_object() && !line.contains("label"))
+      line["label"] = labels.lines[i];
     return found->second(line);
   });
+  const bool is_cut = std::ssize(questions) == limit;
+  if (!is_cut && !has_own && labels.lines.size() > questions.size())
+    throw DataError("'{}' has {} labels, but '{}' has {} questions: it is of another file",
+                    labels.path, labels.lines.size(), path, questions.size());
+  return questions;
 }
 
 std::vector<Question> read_targets(const std::string& path, std::int64_t limit) {

@@ -21,7 +21,7 @@ class ChoicesTest : public testing::Test {
   }
   std::string refusal(const char* task, const std::string& line) {
     const std::string message = message_of<DataError>([&] { read(task, line); });
-    return message.substr(std::min(message.find("q.jsonl"), message.size()));
+    return message.substr(std::min(message.find("/q") + 1, message.size()));
   }
   const ScratchFolder scratch_;
   const std::filesystem::path path_ = scratch_.path() / "q.jsonl";
@@ -53,6 +53,10 @@ TEST_F(ChoicesTest, ReadsTheOtherPublishedForms) {
                "{\"goal\": \"A\", \"sol1\": \"b\", \"sol2\": \"c\"}");
   EXPECT_EQ(found[0].answer, 0u);
   EXPECT_EQ(found[1].answer, 1u);
+  // The name of a compressed file, which it need not be.
+  const auto packed = scratch_.path() / "q.jsonl.gz";
+  std::filesystem::copy(path_, packed);
+  EXPECT_EQ(read_questions("piqa", packed.string(), 1000)[1].answer, 1u);
 
   const char* published =
       R"({"question": {"stem": "Why?", "choices": [{"text": "x", "label": "A"}, )"
@@ -105,6 +109,18 @@ TEST_F(ChoicesTest, WhatIsWrongIsSaidWithItsLine) {
               }),
               fmt::format("{}:2: {}", path_.string(), problem));
   }
+}
+
+TEST_F(ChoicesTest, LabelsOfAnotherFileAreRefused) {
+  const std::string line = R"({"goal": "A", "sol1": "b", "sol2": "c"})",
+                    labelled = R"({"goal": "A", "sol1": "b", "sol2": "c", "label": 1})";
+  std::ofstream(scratch_.path() / "q-labels.lst") << "0\n1\n0\n\n";
+  EXPECT_EQ(refusal("piqa", line + "\n" + line), "q-labels.lst' has 3 labels, but '" +
+                                                     path_.string() +
+                                                     "' has 2 questions: it is of another file");
+  EXPECT_EQ(read("piqa", line + "\n" + line, 2).size(), 2u) << "the limit may cut the questions";
+  EXPECT_EQ(read("piqa", line + "\n" + line + "\n" + line).size(), 3u);
+  EXPECT_EQ(read("piqa", labelled)[0].answer, 1u) << "the labels are not used";
 }
 
 TEST_F(ChoicesTest, ALimitReadsNoFurther) {

@@ -35,13 +35,13 @@ bool is_packed(std::string_view name) {
   return false;
 }
 
+}  // namespace
+
 std::string without_compression_suffix(std::string name) {
   for (const std::string_view ending : {".gz", ".bz2", ".xz", ".zst"})
     if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
   return name;
 }
-
-}  // namespace
 
 /// libarchive's reader of the source, or of a member of another archive.
 struct InputStream::Archive {

@@ -112,6 +112,9 @@ std::optional<std::string_view> json_value(std::string_view line, const std::str
 /// place of json_value(), or else at the end. All other bytes stay, so that no number loses digits.
 std::string with_json_value(std::string_view line, const std::string& key, std::string_view value);
 
+/// `name` without the suffix of a compression that InputStream detects: .gz, .bz2, .xz, .zst.
+std::string without_compression_suffix(std::string name);
+
 /// The texts of an input in their order: the input itself, or the members *.txt, *.json and *.jsonl
 /// of a tar archive; members that are tar archives or compressed (*.tar, *.xz, *.bz2, *.zst) are
 /// read in place, as OpenWebText's archive of urlsf_*.xz. Detects compression by the first bytes,
