@@ -264,8 +264,10 @@ ClozeItem encode_pair(const Question::Choice& choice, const tokenizer::Tokenizer
                       const std::string& place) {
   // As the harness's _encode_pair() does.
   std::string_view context = choice.context;
-  const std::size_t last = context.find_last_not_of(" \t\n\r\f\v");
-  context = context.substr(0, last == std::string_view::npos ? 0 : last + 1);
+  const std::string_view stripped = strip_space(context);
+  context = stripped.empty()
+                ? stripped
+                : context.substr(0, stripped.data() + stripped.size() - context.data());
   ClozeItem item{.context = tokenizer.encode(context), .target = {}, .place = place};
   if (context.empty()) item.context.clear();
   const std::vector<std::int32_t> both = tokenizer.encode(choice.context + choice.continuation);

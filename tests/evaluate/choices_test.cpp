@@ -134,6 +134,12 @@ TEST(EncodePair, WhiteSpaceThatEndsTheContextBelongsToTheContinuation) {
   EXPECT_EQ(item.context, (std::vector<std::int32_t>{'a', 'b'}));
   EXPECT_EQ(item.target, (std::vector<std::int32_t>{' ', 'c', 'd'}));
   EXPECT_THROW(encode_pair({"ab", "", ""}, *bytes), DataError);
+  // As Python's rstrip(): white space of Unicode, at the end alone.
+  for (const std::string space : {"\xC2\xA0", "\xE3\x80\x80", "\x1F", "\n\xC2\x85"}) {
+    const ClozeItem other = encode_pair({" a" + space, "c", "c"}, *bytes);
+    EXPECT_EQ(other.context, (std::vector<std::int32_t>{' ', 'a'}));
+    EXPECT_EQ(other.target.size(), space.size() + 1);
+  }
 }
 
 TEST(JudgeChoices, NormalisesByCharactersAndCountsTiesForTheFirst) {
