@@ -92,8 +92,7 @@ void resolve_layout(deck::Deck& deck, std::int64_t ranks, std::int64_t batch) {
     deck.parallel.tensor = deck.parallel.pipeline = 1;
     deck.parallel.partition.reset();
   }
-  // Forward passes alone keep nothing to recompute, and gain nothing from a schedule.
-  deck.recompute = {};
+  // Forward passes alone gain nothing from a schedule.
   deck.precision.embedding = deck::EmbeddingPrecision::same;  // no master weights are loaded
   deck.parallel.schedule = deck::PipelineSchedule::one_f_one_b;
   deck.parallel.interleave = 1;
@@ -362,24 +361,29 @@ ExitCode run(int argc, char** argv) {
   const std::string task = parse_task(values);
   const data::Split split = data::parse_split(values["split"].as<std::string>());
   const bool of_split = !values.count("input");
+  std::int64_t batch = 0;
+  const auto resolve = [&](deck::Deck& deck, std::int64_t ranks) {
+    resolve_layout(deck, ranks, batch = batch_of(values, deck));
+  };
   const auto check = [&](const deck::Deck& deck, std::int64_t) {
     if (values.count("checkpoint")) find_checkpoints(values, deck);
     const std::string input = of_split ? "" : values["input"].as<std::string>();
     std::error_code unknown;
     const bool is_pipe = input == "-" || std::filesystem::is_other(input, unknown);
     if (!of_split && !is_pipe)  // which the evaluation could read no more
-      read_task(values, deck, sample_limit(values, batch_of(values, deck)));
+      read_task(values, deck, sample_limit(values, batch));
     return std::string();
   };
-  if (answers_deck_questions(arguments, {.plan = {}, .check = check})) return ExitCode::success;
+  if (answers_deck_questions(arguments, {.check = check, .resolve = resolve}))
+    return ExitCode::success;
   return run_on_ranks(kProgram, [&](auto world) {
     const Stopwatch watch;
-    std::int64_t batch = 0;
-    const auto resolve = [&](deck::Deck& deck, std::int64_t ranks) {
-      resolve_layout(deck, ranks, batch = batch_of(values, deck));
+    const auto resolve_run = [&](deck::Deck& deck, std::int64_t ranks) {
+      resolve(deck, ranks);
+      deck.recompute = {};  // forward passes alone keep nothing to recompute
     };
     const train::PreparedDeck prepared = train::prepare_deck(
-        *world, arguments.path, arguments.overrides, resolve, /*need_data=*/of_split);
+        *world, arguments.path, arguments.overrides, resolve_run, /*need_data=*/of_split);
     batch = std::stoll(train::broadcast_text(*world, std::to_string(batch)));  // of rank 0
     if (of_split)
       train::on_rank_zero(*world, [&] {

@@ -125,13 +125,17 @@ inline std::optional<plan::AvailableMemory> asked_memory(const po::variables_map
       on_gpus ? "that each GPU has (--memory)" : "that a host has (--memory)"};
 }
 
+/// Fits a deck to a number of ranks.
+using ResolveLayout = std::function<void(deck::Deck&, std::int64_t ranks)>;
+
 /// Fits the deck to --ranks, or without it to the fewest ranks it can run on.
-inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_data) {
+inline deck::Deck load_for_planning(const DeckArguments& arguments, bool need_data,
+                                    const ResolveLayout& resolve = deck::resolve_world_size) {
   deck::Deck deck = deck::load(arguments.path, arguments.overrides,
                                {.need_data = need_data, .automatic = train::automatic_device()});
   const std::int64_t model_ranks = deck.parallel.tensor * deck.parallel.pipeline;
   const auto asked = asked_ranks(arguments);
-  deck::resolve_world_size(deck, asked ? *asked : model_ranks * deck.parallel.data.value_or(1));
+  resolve(deck, asked ? *asked : model_ranks * deck.parallel.data.value_or(1));
   return deck;
 }
 
@@ -180,9 +184,11 @@ inline std::string check_memory(const DeckArguments& arguments, const deck::Deck
   return fmt::format("memory     {}\n", verdict.text);
 }
 
-/// What a program adds to the answers, in lines, given the deck with its ranks and its vocabulary.
+/// What a program adds to the answers, in lines, given the deck with its ranks and its vocabulary;
+/// and how it fits a deck to its ranks.
 struct OwnAnswers {
-  std::function<std::string(const deck::Deck&, std::int64_t)> plan, check;
+  std::function<std::string(const deck::Deck&, std::int64_t)> plan = {}, check = {};
+  ResolveLayout resolve = deck::resolve_world_size;
 };
 
 /// Answers --check, --plan and --print-deck; true when there is nothing else to do. Throws
@@ -210,7 +216,7 @@ inline bool answers_deck_questions(const DeckArguments& arguments, const OwnAnsw
       print_out(deck::print_value(deck, arguments.values["print-value"].as<std::string>()) + "\n");
   }
   if (asked("plan")) {
-    const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false);
+    const deck::Deck deck = load_for_planning(arguments, /*need_data=*/false, own.resolve);
     const std::int64_t vocab = plan::planned_vocabulary(deck);
     const plan::RunPlan plan = plan::plan_run(deck, vocab);
     const auto asked_for = asked_memory(arguments.values, deck);
@@ -220,7 +226,7 @@ inline bool answers_deck_questions(const DeckArguments& arguments, const OwnAnsw
               fmt::format("verdict    {}\n", verdict.text));
   }
   if (asked("check")) {
-    const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true);
+    const deck::Deck deck = load_for_planning(arguments, /*need_data=*/true, own.resolve);
     const plan::Vocabulary vocabulary = plan::vocabulary(deck);
     if (deck.train.verify.inject) train::BitFlip::parse(*deck.train.verify.inject);
     std::string text = own.check ? own.check(deck, vocabulary.size) : "";

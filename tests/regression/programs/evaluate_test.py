@@ -361,6 +361,14 @@ class Texts(RunTest):
         self.assertEqual(result.code, IO, result)
         self.assertIn("absent.jsonl", result.err)
 
+    def test_check_takes_the_layout_of_the_evaluation(self):
+        path = self.folder / "texts.jsonl"
+        path.write_text(json.dumps({"text": "Licensed under the Apache License"}) + "\n")
+        for option in ("--check", "--plan"):
+            result = run("trireme-evaluate", *self.deck_words("run", option, "--ranks", 3, "--input", path))
+            self.assertEqual(result.code, FINISHED, f"batch.global is no multiple of 3 ranks' micro-batches: {result}")
+        self.assertIn("tensor 1 x pipeline 1 x data 3", result.out)
+
     def refused(self, code, text, *words):
         result = run("trireme-evaluate", *self.deck_words("run", *words))
         self.assertEqual(result.code, code, result)
