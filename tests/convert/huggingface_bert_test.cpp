@@ -84,6 +84,21 @@ TEST_F(HuggingFaceTest, ReadsBertAsItIsPublished) {
       nlohmann::json::parse(read_file(folder_ / "again/tokenizer_config.json"))["do_lower_case"]);
 }
 
+TEST_F(HuggingFaceTest, BertKeepsItsSentencePieceModel) {
+  const std::string model = file("pieces.model", "any bytes");
+  std::string text = kBertDeck;
+  const std::string tokenizer =
+      fmt::format("data: {{tokenizer: {{type: sentencepiece, model: {}}}}}\n", model);
+  text.replace(text.find("data: "), std::string::npos, tokenizer);
+  export_model(checkpoint_of(text), folder_ / "out");
+  const std::string said =
+      import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+  EXPECT_EQ(said.find("tfrecord"), std::string::npos) << said;
+  const deck::Data data = deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).data;
+  EXPECT_EQ(data.tokenizer.type, deck::TokenizerType::sentencepiece);
+  EXPECT_EQ(data.tokenizer.model, fs::canonical(folder_ / "out/tokenizer.model").string());
+}
+
 TEST_F(HuggingFaceTest, BertWithNormsBeforeTheSublayersIsMegatronBert) {
   std::string text = kBertDeck;
   text.replace(text.find("post_norm: true"), 15, "post_norm: false");

@@ -260,6 +260,22 @@ TEST_F(HuggingFaceTest, FindsTheTokenizerFromEverywhere) {
   EXPECT_NE(deck.find(fs::canonical(out / "vocab.json").string()), std::string::npos) << deck;
 }
 
+TEST_F(HuggingFaceTest, FindsTheWordPieceVocabularyOfAGpt) {
+  const std::string vocab = file("pieces.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+  export_model(
+      checkpoint(fmt::format("{}data: {{tokenizer: {{type: wordpiece, vocab: {}, lowercase: "
+                             "false}}}}\n",
+                             kDeck, vocab)),
+      folder_ / "out");
+  ASSERT_TRUE(fs::exists(folder_ / "out/vocab.txt"));
+  import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+  const deck::Tokenizer read =
+      deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).data.tokenizer;
+  EXPECT_EQ(read.type, deck::TokenizerType::wordpiece);
+  EXPECT_EQ(read.vocab, fs::canonical(folder_ / "out/vocab.txt").string());
+  EXPECT_EQ(read.lowercase, false);
+}
+
 TEST_F(HuggingFaceTest, WritesTheDeckOfARunThatStartsFromTheWeights) {
   const fs::path out = exported(), own = file("own.yaml", kDeck);
   const fs::path back = fs::canonical(folder_) / "back.h5", deck = folder_ / "mine.yaml";

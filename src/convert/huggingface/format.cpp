@@ -114,9 +114,33 @@ std::string path_text(const std::filesystem::path& path) {
       (fs::weakly_canonical(absolute.parent_path()) / absolute.filename()).string());
 }
 
+std::string wordpiece_text(const std::filesystem::path& folder, std::vector<std::string>& notes) {
+  namespace fs = std::filesystem;
+  const fs::path vocab = folder / "vocab.txt", settings = folder / "tokenizer_config.json";
+  if (!fs::exists(vocab)) return "";
+  bool lowercase = true, is_known = false;
+  if (fs::exists(settings)) {
+    const ConfigReader config(settings);
+    const nlohmann::json& value = config["do_lower_case"];
+    is_known = value.is_boolean();
+    if (is_known) lowercase = value.get<bool>();
+  }
+  if (!is_known)
+    notes.emplace_back(
+        "data.tokenizer.lowercase is true, the default of BertTokenizer: no tokenizer_config.json "
+        "says whether the vocabulary is uncased");
+  return fmt::format("{{type: wordpiece, vocab: {}, lowercase: {}}}", path_text(vocab), lowercase);
+}
+
+std::string sentencepiece_text(const std::filesystem::path& folder) {
+  const std::filesystem::path model = folder / "tokenizer.model";
+  if (!std::filesystem::exists(model)) return "";
+  return fmt::format("{{type: sentencepiece, model: {}}}", path_text(model));
+}
+
 std::string tokenizer_text(const std::filesystem::path& folder, std::vector<std::string>& notes) {
   namespace fs = std::filesystem;
-  const fs::path json = folder / "tokenizer.json", model = folder / "tokenizer.model";
+  const fs::path json = folder / "tokenizer.json";
   const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
   if (fs::exists(json)) try {
       tokenizer::make_tokenizer({.type = "bpe", .vocab = {}, .merges = {}, .model = json});
@@ -124,11 +148,12 @@ std::string tokenizer_text(const std::filesystem::path& folder, std::vector<std:
     } catch (const Error& error) {
       notes.push_back(error.what());
     }
-  if (fs::exists(model)) return fmt::format("{{type: sentencepiece, model: {}}}", path_text(model));
+  const std::string sentencepiece = sentencepiece_text(folder);
+  if (!sentencepiece.empty()) return sentencepiece;
   if (fs::exists(vocab) && fs::exists(merges))
     return fmt::format("{{type: gpt2, vocab: {}, merges: {}}}", path_text(vocab),
                        path_text(merges));
-  return "";
+  return wordpiece_text(folder, notes);
 }
 
 namespace {

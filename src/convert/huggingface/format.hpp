@@ -103,8 +103,15 @@ std::vector<float> transpose(const std::vector<float>& values, std::int64_t rows
 /// "float32" and the like, as config.json names types.
 const char* torch_name(DType dtype);
 
-/// data.tokenizer for the tokenizer.json, tokenizer.model or GPT-2 files in `folder`, the first
-/// that Trireme reads; "" if there is none.
+/// data.tokenizer for the vocab.txt of a BertTokenizer in `folder`, uncased unless its
+/// tokenizer_config.json says otherwise; "" if there is none.
+std::string wordpiece_text(const std::filesystem::path& folder, std::vector<std::string>& notes);
+
+/// data.tokenizer for the tokenizer.model in `folder`; "" if there is none.
+std::string sentencepiece_text(const std::filesystem::path& folder);
+
+/// data.tokenizer for the tokenizer.json, tokenizer.model, GPT-2 files or vocab.txt in `folder`,
+/// the first that Trireme reads; "" if there is none.
 std::string tokenizer_text(const std::filesystem::path& folder, std::vector<std::string>& notes);
 
 /// A path as a deck writes it, absolute.

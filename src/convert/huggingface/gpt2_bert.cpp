@@ -135,20 +135,6 @@ bool is_bert_buffer(const std::string& name) {
   return name == "bert.embeddings.position_ids" || name == "bert.embeddings.token_type_ids";
 }
 
-/// Whether the vocabulary is uncased.
-bool is_uncased(const Source& source) {
-  const std::filesystem::path path = source.folder / "tokenizer_config.json";
-  if (std::filesystem::exists(path)) {
-    const ConfigReader config(path);
-    const nlohmann::json& value = config["do_lower_case"];
-    if (value.is_boolean()) return value.get<bool>();
-  }
-  source.notes.emplace_back(
-      "data.tokenizer.lowercase is true, the default of BertTokenizer: no tokenizer_config.json "
-      "says whether the vocabulary is uncased");
-  return true;
-}
-
 std::string bert_deck(const Source& source) {
   const ConfigReader& config = source.config;
   config.require("hidden_act", {"gelu"}, "Trireme's BERT has the exact GELU, \"gelu\"");
@@ -169,14 +155,15 @@ std::string bert_deck(const Source& source) {
       config.number("hidden_dropout_prob", 0.1), init_std(source),
       config.number("layer_norm_eps", 1e-12), config.flag("tie_word_embeddings", true),
       config.text("model_type", "") != kMegatronBert, binary);
-  const std::filesystem::path vocab = source.folder / "vocab.txt";
-  if (!std::filesystem::exists(vocab)) {
+  std::string tokenizer = wordpiece_text(source.folder, source.notes);
+  if (tokenizer.empty()) tokenizer = sentencepiece_text(source.folder);
+  if (tokenizer.empty()) {
     source.notes.emplace_back(
-        "there is no vocab.txt: data.bert.dialect is tfrecord, which needs no tokenizer");
+        "there is no vocab.txt and no tokenizer.model: data.bert.dialect is tfrecord, which needs "
+        "no tokenizer");
     return text + "data: {bert: {dialect: tfrecord}}\n";
   }
-  text += fmt::format("data:\n  tokenizer: {{type: wordpiece, vocab: {}, lowercase: {}}}\n",
-                      path_text(vocab), is_uncased(source));
+  text += fmt::format("data:\n  tokenizer: {}\n", tokenizer);
   // The published models learnt to tell whether the second sentence is the next.
   return binary ? text + "  bert: {dialect: v0, sentence_task: next}\n" : text;
 }
