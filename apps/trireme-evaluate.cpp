@@ -35,7 +35,7 @@ constexpr const char* kUsage =
     "  perplexity  loss per token of the split (BERT: per masked token), or of the text in "
     "--input\n"
     "  wikitext    word-level perplexity of the raw test file of WikiText-103 or PTB\n"
-    "  lambada     accuracy of the last word of each text\n"
+    "  lambada     accuracy of the last token of each text; --strict-lambada: of its last word\n"
     "  hellaswag, piqa, arc, winogrande, blimp\n"
     "              multiple choice by likelihood, of the published files: accuracy, and "
     "normalised\n"
@@ -334,9 +334,12 @@ std::string parse_task(const po::variables_map& values) {
   if (task == "ngram" && values.count("plot"))
     throw UsageError("--plot draws a curve over several checkpoints, which --task ngram needs not");
   check_plot(values);
-  if (task == "ngram" && (input || values.count("checkpoint")))
+  const bool all = values["all-checkpoints"].as<bool>();
+  if (task == "ngram" && (input || all || values.count("checkpoint")))
     throw UsageError("--task ngram counts the training data and takes no --{}",
-                     input ? "input" : "checkpoint");
+                     input ? "input"
+                     : all ? "all-checkpoints"
+                           : "checkpoint");
   if (input && !values["split"].defaulted())
     throw UsageError("--input and --split: give one of them");
   if (task != "wikitext" && !values["overlapping-eval"].defaulted())

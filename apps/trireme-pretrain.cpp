@@ -28,7 +28,7 @@ constexpr const char* kUsage =
     "Trains the model that a deck describes; mpirun or srun starts the ranks.\n\n";
 
 po::options_description all_options() {
-  po::options_description options = deck_options();
+  po::options_description options = deck_options(kPretrainMemoryUsers);
   options.add_options()  //
       ("restart",
        po::value<std::string>()->default_value("latest")->value_name("latest|never|PATH"),

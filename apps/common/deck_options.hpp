@@ -29,8 +29,11 @@ struct DeckArguments {
   po::variables_map values;
 };
 
-/// The options that every program with a deck has.
-inline po::options_description deck_options() {
+/// The options that --memory belongs to, where a program has no other.
+inline constexpr const char* kMemoryUsers = "--plan and --check";
+
+/// The options that every program with a deck has. `memory_users` are those that take --memory.
+inline po::options_description deck_options(const std::string& memory_users = kMemoryUsers) {
   po::options_description options("Deck");
   options.add_options()  //
       ("set", po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
@@ -42,8 +45,10 @@ inline po::options_description deck_options() {
        "print layout, parameters, memory per rank and pipeline bubble, and whether the run fits, "
        "and exit")  //
       ("memory", po::value<std::string>()->value_name("SIZE"),
-       "memory of each GPU, or of the host that all ranks share (80GiB), for --plan, --check and "
-       "--print-job; --plan takes that of this machine by default")  //
+       fmt::format("memory of each GPU, or of the host that all ranks share (80GiB), for {}; "
+                   "--plan takes that of this machine by default",
+                   memory_users)
+           .c_str())  //
       ("ranks", po::value<std::int64_t>()->value_name("N"),
        "number of ranks for --check and --plan")           //
       ("print-deck", "print the effective deck and exit")  //
@@ -185,10 +190,11 @@ inline std::string check_memory(const DeckArguments& arguments, const deck::Deck
 }
 
 /// What a program adds to the answers, in lines, given the deck with its ranks and its vocabulary;
-/// and how it fits a deck to its ranks.
+/// and how its layout and its options differ.
 struct OwnAnswers {
   std::function<std::string(const deck::Deck&, std::int64_t)> plan = {}, check = {};
   ResolveLayout resolve = deck::resolve_world_size;
+  const char* memory_users = kMemoryUsers;
 };
 
 /// Answers --check, --plan and --print-deck; true when there is nothing else to do. Throws
@@ -202,8 +208,7 @@ inline bool answers_deck_questions(const DeckArguments& arguments, const OwnAnsw
           "srun -n {0}",
           *ranks);
     if (arguments.values.count("memory"))
-      throw UsageError(
-          "--memory belongs to --plan, --check and --print-job: a run looks at its machine");
+      throw UsageError("--memory belongs to {}: a run looks at its machine", own.memory_users);
     return false;
   }
   if (!prints_before_mpi()) return true;

@@ -60,6 +60,9 @@ inline std::string restart_lines(const DeckArguments& arguments, const deck::Dec
   return text;
 }
 
+/// The options that --memory belongs to.
+inline constexpr const char* kPretrainMemoryUsers = "--plan, --check and --print-job";
+
 /// The step time of --cluster, and for --check the checkpoint that the run would start from.
 inline OwnAnswers own_answers(const DeckArguments& arguments) {
   const auto expected = [&arguments](const deck::Deck& deck, std::int64_t vocab) {
@@ -69,7 +72,7 @@ inline OwnAnswers own_answers(const DeckArguments& arguments) {
     train::require_possible_folder(deck.run.output);
     return restart_lines(arguments, deck) + expected(deck, vocab);
   };
-  return {.plan = expected, .check = check};
+  return {.plan = expected, .check = check, .memory_users = kPretrainMemoryUsers};
 }
 
 }  // namespace trireme

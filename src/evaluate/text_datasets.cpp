@@ -20,11 +20,14 @@ std::vector<data::Field> fields_of(std::int64_t sequence, std::int32_t padding) 
 template <typename Visit>
 void for_each_document(const std::string& path, tokenizer::DocumentFormat format, Visit&& visit) {
   const tokenizer::DocumentSource source{.inputs = {path}, .format = format};
+  const char* plain_text = format == tokenizer::DocumentFormat::by_name_whole
+                               ? "plain text is read from a file whose name ends in .txt"
+                               : "expected a line such as {\"text\": \"...\"} for each text";
   tokenizer::DocumentReader reader(source);
   tokenizer::DocumentBatch batch;
   while (reader.read(batch))
     for (const auto& record : batch.records)
-      if (!visit(tokenizer::document_text(batch, record, source.key),
+      if (!visit(tokenizer::document_text(batch, record, source.key, plain_text),
                  tokenizer::place_of(batch, record)))
         return;
 }

@@ -348,7 +348,7 @@ std::string place_of(const DocumentBatch& batch, const DocumentBatch::Record& re
 }
 
 std::string document_text(const DocumentBatch& batch, const DocumentBatch::Record& record,
-                          const std::string& key) {
+                          const std::string& key, const char* plain_text) {
   const std::string_view bytes = std::string_view(batch.bytes).substr(record.offset, record.size);
   const std::string place = place_of(batch, record);
   const std::size_t valid = valid_utf8_prefix(bytes);
@@ -365,8 +365,7 @@ std::string document_text(const DocumentBatch& batch, const DocumentBatch::Recor
         "lists it, trireme-preprocess merge appends datasets to one",
         place);
   if (record.line == 1 && !named && !bytes.starts_with('{') && !is_json_object(bytes))
-    throw DataError(
-        "{}: not a JSON object; if each line is a document of plain text: --format text", place);
+    throw DataError("{}: not a JSON object; {}", place, plain_text);
   return json_text(bytes, key, place);
 }
 

@@ -84,9 +84,11 @@ class DocumentReader {
 std::string place_of(const DocumentBatch& batch, const DocumentBatch::Record& record);
 
 /// The text of one record: valid UTF-8. `key` names it in JSON lines. Throws DataError
-/// "input:line: reason" when the record is not JSON, has no such key, is not UTF-8.
-std::string document_text(const DocumentBatch& batch, const DocumentBatch::Record& record,
-                          const std::string& key);
+/// "input:line: reason" when the record is not JSON, has no such key, is not UTF-8; `plain_text`
+/// says there what to do with a file of plain text.
+std::string document_text(
+    const DocumentBatch& batch, const DocumentBatch::Record& record, const std::string& key,
+    const char* plain_text = "if each line is a document of plain text: --format text");
 
 // ---- the parts that readers are made of
 

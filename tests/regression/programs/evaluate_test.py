@@ -387,6 +387,10 @@ class Texts(RunTest):
             self.refused(DATA, said, "--task", task, "--input", self.folder / name)
         self.refused(IO, "No such file", "--input", self.folder / "absent.jsonl")
         self.refused(IO, "No such file", "--input", self.folder / "absent.jsonl", "--check")
+        (self.folder / "plain").write_text("no JSON\n")
+        self.refused(DATA, "plain:1: not a JSON object; plain text is read from a file whose name ends in .txt",
+                     "--input", self.folder / "plain")
+        self.refused(USAGE, "--memory belongs to --plan and --check: a run", "--memory", "1GB")
         result = run("trireme-evaluate", *self.deck_words("run", "--task", "lambada", "--input", "-"), ranks=2)
         self.assertEqual(result.code, USAGE, result)
         self.assertIn("an evaluation on several ranks reads the input more than once: standard input", result.err)

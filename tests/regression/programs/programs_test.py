@@ -77,10 +77,10 @@ class AfterTraining(RunTest):
         other = run("trireme-evaluate", *self.deck_words("run", "model.hidden=64"))
         self.assertEqual(other.code, DECK, other)
         self.assertIn("model.hidden = 64, but the checkpoint was written with 32", other.err)
-        counted = run("trireme-evaluate", *self.deck_words("run", "--task", "ngram", "--checkpoint",
-                                                           self.folder / "run"))
-        self.assertEqual(counted.code, USAGE, counted)
-        self.assertIn("takes no --checkpoint", counted.err)
+        for option in (["--checkpoint", self.folder / "run"], ["--all-checkpoints"]):
+            counted = run("trireme-evaluate", *self.deck_words("run", "--task", "ngram", *option))
+            self.assertEqual(counted.code, USAGE, counted)
+            self.assertIn(f"takes no {option[0]}", counted.err)
 
     def test_greedy_generation_repeats_itself(self):
         words = ["--checkpoint", self.folder / "run", "--prompt", "Licensed under the", "--greedy",
