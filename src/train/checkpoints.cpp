@@ -152,16 +152,14 @@ void RunCheckpoints::load(const std::filesystem::path& path, const RunState& sta
 void RunCheckpoints::load_local(const RunState& state) {
   throw_collectively([&] {
     comm::agree(*groups_.world, [&] {
-      const comm::WatchedWork work =
-          groups_.world->work("reading a local checkpoint",
-                              /*minimum=*/60.0, comm::ProgressBy::cpu_time);
+      comm::WatchedWork work = groups_.world->work("reading a local checkpoint", /*minimum=*/60.0);
       const auto folder = *local_folder(deck_);
       const auto path = checkpoint::find_shard(folder, state.iteration, groups_.world->rank());
       if (!path)
         throw IoError("the local checkpoint of iteration {} is gone from '{}'", state.iteration,
                       folder.string());
       checkpoint::read_shard(*path, checkpoint::checkpoint_tensors(parameters_, optimizer_),
-                             &backend_);
+                             &backend_, [&] { work.note_progress(); });
     });
   });
   optimizer_.set_step(state.applied_iterations);

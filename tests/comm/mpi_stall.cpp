@@ -1,6 +1,6 @@
 // Ranks of which one does not take part while others wait for it on the host.
 //   mpirun -n 3 mpi_stall
-//   slow|busy|progress|computing|work|stopped|chain|circle|code|library|finalize [FOLDER]
+//   slow|busy|progress|computing|spinning|work|stopped|chain|circle|code|library|finalize [FOLDER]
 // With FOLDER each rank writes its stacks to FOLDER/<rank>.
 #include <csignal>
 #include <cstdio>
@@ -57,6 +57,14 @@ void run(std::string_view scenario, MpiCommunicator& world) {
       stop();
     }
     world.barrier();
+  } else if (scenario == "spinning") {
+    // To wait for a rank takes CPU time, but is no progress.
+    if (last) {
+      sleep_for(10 * kTimeout);
+    } else {
+      const WatchedWork work = world.work("opening", /*minimum=*/0.0, ProgressBy::cpu_time);
+      world.barrier();
+    }
   } else if (scenario == "work") {
     // Work that hangs is named by its rank, which is not waiting for any other.
     if (last) {

@@ -18,6 +18,7 @@ scenario slow 0 'finished'
 scenario busy 70 "$barrier; rank 2 on $host answers but is in no communication call"
 scenario progress 70 "$barrier; no answer from rank 2 on $host"
 scenario computing 70 "$barrier; no answer from rank 2 on $host"
+scenario spinning 70 "$barrier; rank 2 on $host answers but is in no communication call"
 scenario work 70 "rank 2 on $host: writing a file made no progress for 2 s (comm.timeout)"
 scenario stopped 70 "$barrier; no answer from rank 2 on $host"
 scenario code 75 "$barrier; no answer from rank 2 on $host"

@@ -342,7 +342,7 @@ Verified verify_shard(const std::filesystem::path& path) {
 }
 
 void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor>& tensors,
-                device::Backend* memory) {
+                device::Backend* memory, const std::function<void()>& progressed) {
   Input input(path);
   const ShardHeader header = input.header();
   if (header.layout != shard_layout(tensors)) input.fail("it belongs to another layout or model");
@@ -357,6 +357,7 @@ void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor
           [&](std::int64_t offset, std::int64_t bytes) {
             if (!direct)
               memory->upload(data + offset, staging.data(), static_cast<std::size_t>(bytes));
+            progressed();
           });
     }
   input.check_hashes(header);

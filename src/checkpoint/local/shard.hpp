@@ -51,10 +51,11 @@ ShardHeader read_shard_header(const std::filesystem::path& path);
 /// Reads the payload and compares the hashes. Throws DataError naming the file and the structure or
 /// all damaged tensors, IoError.
 Verified verify_shard(const std::filesystem::path& path);
-/// Fills all pieces of `tensors`, which lie in the memory of `memory`. Throws DataError where the
-/// shard has another layout or is damaged, IoError.
-void read_shard(const std::filesystem::path& path, const std::vector<LocalTensor>& tensors,
-                device::Backend* memory);
+/// Fills all pieces of `tensors`, which lie in the memory of `memory`. Calls `progressed` after
+/// each few MiB. Throws DataError where the shard has another layout or is damaged, IoError.
+void read_shard(
+    const std::filesystem::path& path, const std::vector<LocalTensor>& tensors,
+    device::Backend* memory, const std::function<void()>& progressed = [] {});
 
 /// What the name of a shard says.
 struct ShardName {

@@ -213,7 +213,9 @@ StallDiagnosis StallDiagnostics::find_cause(const Ranks& ranks) {
         continue;
       }
       const Answer& answer = found->second;
-      if (answer.works != 0) progress_due = std::max(progress_due, answer.progress_due);
+      // In a communication call a rank does no work, however much CPU time it takes to wait.
+      if (answer.works != 0 && answer.waits == 0)
+        progress_due = std::max(progress_due, answer.progress_due);
       if (answer.waits == 0) idle.push_back(rank);
       for (int i = 0; i < answer.count; ++i)
         if (asked.insert(answer.ranks[i]).second) others.push_back(answer.ranks[i]);
