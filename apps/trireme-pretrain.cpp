@@ -238,9 +238,10 @@ ExitCode supervise(int argc, char** argv, const DeckArguments& arguments,
       deck::load(arguments.path, arguments.overrides, {.automatic = train::automatic_device()});
   catch_stop_signals();
   std::vector<std::string> again = command(/*with_restart=*/false);
-  // Until the run has a checkpoint it begins with the one that is named.
+  // Until the run has saved, it begins with the checkpoint that is named.
   const auto& restart = arguments.values["restart"].as<std::string>();
-  if (restart != "latest" && restart != "never") again.push_back("checkpoint.load=" + restart);
+  if (restart != "latest" && restart != "never")
+    again.push_back(deck::text_override("checkpoint.load", restart));
   return train::supervise({.command = command(/*with_restart=*/true),
                            .again = again,
                            .folder = deck.run.output,

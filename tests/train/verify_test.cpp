@@ -61,7 +61,6 @@ TEST(Supervise, StartsTheRunWithoutItsOwnOptions) {
   EXPECT_EQ(words({"--restart", "never", "--max-restarts=3", "--supervise", "srun"}, false),
             Words());
   EXPECT_EQ(words({"--supervise", "-q"}, true), Words({"-q"}));
-  EXPECT_EQ(words({"--time-limit", "2h", "--supervise=srun", "-q"}, true), Words({"-q"}));
 }
 
 TEST(Supervise, LeavesHostsOutOfSlurmsSteps) {

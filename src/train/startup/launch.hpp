@@ -134,15 +134,16 @@ std::optional<int> relay_if_asked(int argc, char** argv);
 /// What supervise() starts.
 struct SupervisedRun {
   std::vector<std::string> command;  ///< the launcher's words, the program and its arguments
-  std::vector<std::string> again;    ///< the same for later starts, which resume
+  std::vector<std::string> again;    ///< the same for starts that resume, once one has begun
   std::filesystem::path folder;      ///< the run folder
   int max_restarts = 0;
-  std::optional<double> time_limit;  ///< seconds of all starts together: --time-limit of each
+  std::optional<double>
+      time_limit;  ///< seconds of all starts together; in later ones --time-limit says what is left
   std::chrono::seconds launcher_timeout = LauncherWatch::kTimeout;  ///< after its ranks
 };
 
 /// The words of a command line that start the run that --supervise supervises: without the options
-/// of --supervise and --time-limit, and with --restart only if `with_restart`.
+/// of --supervise, and with --restart only if `with_restart`.
 std::vector<std::string> supervised_words(int argc, char** argv, bool with_restart);
 
 /// The words of a launcher without `hosts`: srun gets --exclude, and the host file of Open MPI's

@@ -117,12 +117,17 @@ Started start(const std::vector<std::string>& words) {
   return {child, std::make_unique<LauncherOutput>(ends[0])};
 }
 
-/// The exit code of a start that has written its stop event since `began`, a time since 1970.
-std::optional<int> recorded_exit_code(const std::filesystem::path& folder, double began) {
+/// The last start that metrics.jsonl in `folder` tells of, if any.
+std::optional<report::RunStart> last_start(const std::filesystem::path& folder) {
   std::error_code unreadable;
   const std::filesystem::path metrics = folder / "metrics.jsonl";
   if (!std::filesystem::exists(metrics, unreadable)) return std::nullopt;
-  const auto last = report::last_start(read_file(metrics), std::nullopt);
+  return report::last_start(read_file(metrics), std::nullopt);
+}
+
+/// The exit code of a start that has written its stop event since `began`, a time since 1970.
+std::optional<int> recorded_exit_code(const std::filesystem::path& folder, double began) {
+  const auto last = last_start(folder);
   if (!last || last->began < began || !last->exit_code) return std::nullopt;
   return static_cast<int>(*last->exit_code);
 }
@@ -172,10 +177,7 @@ struct Ending {
 
 Ending ending_of(int code, const std::filesystem::path& folder) {
   Ending ending{.code = code};
-  std::error_code unreadable;
-  const std::filesystem::path metrics = folder / "metrics.jsonl";
-  if (!std::filesystem::exists(metrics, unreadable)) return ending;
-  if (const auto last = report::last_start(read_file(metrics), std::nullopt)) {
+  if (const auto last = last_start(folder)) {
     ending.iteration = last->reached;
     ending.cause = last->cause;
   }
@@ -233,8 +235,8 @@ std::vector<std::string> supervised_words(int argc, char** argv, bool with_resta
   std::vector<std::string> words = {program_path()};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool dropped = word.starts_with("--max-restarts") || word.starts_with("--time-limit") ||
-                         (!with_restart && word.starts_with("--restart"));
+    const bool dropped =
+        word.starts_with("--max-restarts") || (!with_restart && word.starts_with("--restart"));
     if (word.starts_with("--supervise")) {
       // The launcher may be a word of its own, which no option can be.
       i += word == "--supervise" && i + 1 < argc && argv[i + 1][0] != '-';
@@ -314,10 +316,10 @@ bool has_spares(const std::vector<std::string>& words, const std::vector<std::st
 
 namespace {
 
-/// The words for later starts without the hosts that lost ranks too often, where there are others
-/// for them.
-std::vector<std::string> without_unreliable(const SupervisedRun& run,
-                                            const std::map<std::string, int>& losses) {
+/// The hosts that lost ranks too often or computed wrong results, where there are others for them;
+/// else none.
+std::vector<std::string> unreliable_hosts(const SupervisedRun& run,
+                                          const std::map<std::string, int>& losses) {
   std::vector<std::string> hosts = suspect_hosts(run.folder), unreliable;
   for (const auto& [host, count] : losses)
     if (count >= kMaxLosses) unreliable.push_back(host);
@@ -326,7 +328,17 @@ std::vector<std::string> without_unreliable(const SupervisedRun& run,
   const bool spares = has_spares(run.again, hosts);
   say(fmt::format("{} lost a rank in {} starts{}", fmt::join(unreliable, ", "), kMaxLosses,
                   spares ? " and is left out from now on" : "; there are no spare hosts for it"));
-  return spares ? without_hosts(run.again, hosts, run.folder) : run.again;
+  return spares ? hosts : std::vector<std::string>{};
+}
+
+/// `words` with another time for --time-limit.
+std::vector<std::string> with_time_limit(std::vector<std::string> words, double seconds) {
+  const std::string option = "--time-limit", value = fmt::format("{:.0f}s", seconds);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == option && i + 1 < words.size()) words[i + 1] = value;
+    if (words[i].starts_with(option + "=")) words[i] = option + "=" + value;
+  }
+  return words;
 }
 
 }  // namespace
@@ -334,20 +346,25 @@ std::vector<std::string> without_unreliable(const SupervisedRun& run,
 ExitCode supervise(const SupervisedRun& run) {
   std::optional<Ending> before;
   std::map<std::string, int> losses;  // of ranks, by host
-  std::vector<std::string> again = run.again;
+  std::vector<std::string> left_out;  // hosts
   double delay = kFirstDelay;
   int code = 0;
   const Stopwatch watch;
+  const auto earlier = last_start(run.folder);
   for (int restarts = 0;; ++restarts) {
-    std::vector<std::string> words = restarts == 0 ? run.command : again;
-    if (run.time_limit) {
+    // A start that did not come to write its event has done nothing of what --restart says.
+    const auto latest = last_start(run.folder);
+    const bool has_begun = latest && (!earlier || latest->began != earlier->began);
+    std::vector<std::string> words = has_begun ? run.again : run.command;
+    if (!left_out.empty()) words = without_hosts(words, left_out, run.folder);
+    if (run.time_limit && restarts > 0) {
       const double left = std::floor(*run.time_limit - watch.seconds());
-      if (restarts > 0 && left < 1) {
+      if (left < 1) {
         say("no time is left for another start (--time-limit)");
         code = static_cast<int>(ExitCode::stopped_early);
         break;
       }
-      words.push_back(fmt::format("--time-limit={:.0f}s", restarts == 0 ? *run.time_limit : left));
+      words = with_time_limit(words, left);
     }
     const Started started = start(words);
     code = wait_for(started, run);
@@ -356,16 +373,16 @@ ExitCode supervise(const SupervisedRun& run) {
     if (stop_signal() != 0 || !(ended_early(ending) || corrupted)) break;
     if (corrupted) {
       const std::vector<std::string> hosts = suspect_hosts(run.folder);
-      const std::vector<std::string> left_out = without_hosts(run.again, hosts, run.folder);
+      const bool replaces = !without_hosts(run.again, hosts, run.folder).empty();
       say(fmt::format(
           "silent data corruption on {}{}",
           hosts.empty() ? "an unknown host" : fmt::format("{}", fmt::join(hosts, ", ")),
-          left_out.empty() ? "; start the run on other hosts" : ", which is left out from now on"));
-      if (left_out.empty()) break;
-      again = left_out;
+          replaces ? ", which is left out from now on" : "; start the run on other hosts"));
+      if (!replaces) break;
+      left_out = hosts;
     }
     if (const std::string& host = started.output->lost_host(); !host.empty())
-      if (++losses[host] == kMaxLosses) again = without_unreliable(run, losses);
+      if (++losses[host] == kMaxLosses) left_out = unreliable_hosts(run, losses);
     const std::string what =
         fmt::format("the run ended with {} after iteration {} ({})", code, ending.iteration,
                     ending.cause.empty() ? "no event" : ending.cause);

@@ -60,16 +60,25 @@ class Launch(RunTest):
     def test_a_supervised_run_that_has_not_saved_begins_with_the_same_checkpoint_again(self):
         self.pretrain("base", "train.iterations=5")
         launcher = self.folder / "launcher"
-        launcher.write_text(f'#!/bin/bash\nmkdir {self.folder}/started 2>/dev/null && exit 137\nexec "$@"\n')
+        launcher.write_text(f"""#!/bin/bash
+mkdir {self.folder}/started 2>/dev/null || exec "$@"
+"$@" &
+until grep -q '"kind":"train"' {self.folder}/run/metrics.jsonl; do sleep 0.02; done
+kill -9 $!
+exit 137
+""")
         launcher.chmod(0o755)
-        words = self.train_words("run", "train.iterations=7", "--restart", self.latest("base"),
+        moved = self.folder / "base #1: moved"
+        (self.folder / "base").rename(moved)
+        begin = self.latest(moved.name)
+        words = self.train_words("run", "train.iterations=200", "checkpoint.every=1000", "--restart", begin,
                                  f"--supervise={launcher}", "--max-restarts=1")
         with Started(list(map(str, words))) as started:
             result = started.finish()
         self.assertEqual(result.code, FINISHED, result)
         self.assertIn("starting it again", result.err)
-        self.assertIn(f"restart    from {self.latest('base')}, iteration 5\n", result.out)
-        self.assertEqual([event["iteration"] for event in self.events("run", "train")], [6, 7])
+        self.assertEqual(result.out.count(f"restart    from {begin}, iteration 5\n"), 2, result)
+        self.assertEqual([event["iteration"] for event in self.events("run", "train")], [*range(6, 201)])
 
     def refused(self, result, code, *parts):
         self.assertEqual(result.code, code, result)

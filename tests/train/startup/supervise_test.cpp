@@ -74,7 +74,8 @@ TEST(Supervise, TheTimeLimitIsThatOfAllStarts) {
   const ScratchFolder folder;
   const std::string starts = (folder.path() / "starts").string();
   const std::vector<std::string> command = {
-      "sh", "-c", "echo \"$1\" >>'" + starts + "'; sleep 1; kill -9 $$", "launcher"};
+      "sh", "-c", "echo \"$*\" >>'" + starts + "'; sleep 1; kill -9 $$", "launcher", "--time-limit",
+      "1h", "x"};
   const auto limited = [&](double seconds) {
     std::filesystem::remove(starts);
     return supervise({.command = command,
@@ -84,10 +85,11 @@ TEST(Supervise, TheTimeLimitIsThatOfAllStarts) {
                       .time_limit = seconds});
   };
   EXPECT_EQ(limited(2), ExitCode::stopped_early);
-  EXPECT_EQ(read_file(starts), "--time-limit=2s\n");
+  EXPECT_EQ(read_file(starts), "--time-limit 1h x\n");
   EXPECT_EQ(limited(100), ExitCode::failure) << "the same end twice";
   const std::string words = read_file(starts);
-  EXPECT_TRUE(words.starts_with("--time-limit=100s\n--time-limit=9")) << words;
+  EXPECT_TRUE(words.starts_with("--time-limit 1h x\n--time-limit 9")) << words;
+  EXPECT_TRUE(words.ends_with("s x\n")) << words;
   EXPECT_EQ(std::count(words.begin(), words.end(), '\n'), 2) << words;
 }
 
