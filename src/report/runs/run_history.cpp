@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,13 +74,33 @@ void read_metrics(const fs::path& path, RunHistory& history) {
   history.memory = run.memory;
 }
 
+/// The iteration from which a start or a rewind continues, if `line` of a log says so.
+std::optional<std::int64_t> resumed_iteration(const std::string& line) {
+  static const std::regex kSays(
+      "^restart +from .*, iteration (\\d+)$|successfully loaded checkpoint .*(?:at|of) iteration "
+      "+(\\d+)|: resuming from '.*' of iteration (\\d+),");
+  constexpr std::size_t kLongest = 4096;  // std::regex recurses over a line
+  if (line.size() > kLongest || line.find("from") == std::string::npos ||
+      line.find("iteration ") == std::string::npos)
+    return {};
+  std::smatch found;
+  if (!std::regex_search(line, found, kSays)) return {};
+  for (std::size_t i = 1; i < found.size(); ++i)
+    if (found[i].matched) return std::stoll(found[i]);
+  return {};
+}
+
 void read_log(const fs::path& path, RunHistory& history) {
   MegatronLog log;
+  std::int64_t last = 0;
   for_each_line(path, [&](const std::string& line) {
     auto row = log.take(line);
-    if (!row) return;
-    const std::int64_t last = history.train.empty() ? 0 : history.train.back().iteration;
+    if (!row) {
+      last = resumed_iteration(line).value_or(last);
+      return;
+    }
     row->since = last < row->iteration ? std::optional(last) : std::nullopt;
+    last = row->iteration;
     append(history.train, *row);
   });
   history.is_log = true;

@@ -26,8 +26,8 @@ struct TrainRow {
   std::optional<double> loss, ms, tokens_per_second, tflops, mfu;
   std::optional<double> learning_rate, grad_norm, global_batch;
   std::optional<double> samples, tokens;  ///< consumed so far
-  /// Loss and times are means of the iterations after this one, the line before; absent where
-  /// iterations were repeated in a log, which does not say from where.
+  /// Loss and times are means of the iterations after this one, that of the line before or from
+  /// which a start continued; absent where a log repeats iterations without saying from where.
   std::optional<std::int64_t> since = 0;
   /// False in a log's line without a loss, as Megatron-LM's where all updates were skipped. Where
   /// it is true an absent loss is one that is not finite.

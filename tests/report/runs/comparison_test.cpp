@@ -262,5 +262,21 @@ TEST_F(ComparisonTest, ALogIsComparedToItsDigits) {
   EXPECT_EQ(repeated.other_means, 1u);
 }
 
+// Killed after iteration 18 and resumed from 15: the line of 20 is a mean of five iterations.
+TEST_F(ComparisonTest, ALogSaysFromWhereAStartContinued) {
+  const RunHistory run = make_run("a", {9.0, 8.5, 7.25});
+  for (const char* says : {"restart    from a/checkpoints/step-00000015.h5, iteration 15",
+                           "  successfully loaded checkpoint from a at iteration 15",
+                           " iteration 18: a spike: resuming from 'a' of iteration 15, without"}) {
+    std::ofstream(scratch_.path() / "console.log")
+        << " iteration 10/ 30 | lm loss: 9.000000E+00 |\n"
+        << says << "\n iteration 20/ 30 | lm loss: 8.700000E+00 |\n"
+        << " iteration 30/ 30 | lm loss: 7.250000E+00 |\n";
+    const RunDifference found = compare_runs(run, read_run(scratch_.path() / "console.log"));
+    EXPECT_TRUE(found.same()) << says;
+    EXPECT_EQ(found.loss.other_means, 1u) << says;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::report
