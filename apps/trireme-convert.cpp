@@ -196,7 +196,8 @@ std::string deck_to_write(const Paths& paths) {
       is_folder ? paths.from : fs::absolute(paths.from).parent_path(),
       fs::directory_options::skip_permission_denied, error);
   for (; entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    inputs.push_back(entry->path().string());
+    // Decks, which may be written again, are no part of a model.
+    if (entry->path().extension() != ".yaml") inputs.push_back(entry->path().string());
     if (!is_folder) entry.disable_recursion_pending();
   }
   return output_of(paths.values, "write-deck", inputs, {paths.to.string()});

@@ -178,8 +178,10 @@ class HuggingFace(RunTest):
     def test_an_imported_model_starts_a_run_of_its_own(self):
         imported, deck = self.folder / "imported.h5", self.folder / "theirs.yaml"
         # The deck of an imported model has neither data nor a tokenizer, if there is none in the folder.
-        result = convert("hf", self.exported, imported, "--write-deck", deck)
-        self.assertEqual(result.code, FINISHED, result)
+        for words in ((self.exported, deck), *[(self.exported / "model.safetensors", self.exported / "run.yaml")] * 2):
+            imported.unlink(missing_ok=True)
+            result = convert("hf", words[0], imported, "--write-deck", words[1])
+            self.assertEqual(result.code, FINISHED, result)
         scored = run("trireme-evaluate", deck, f"run.output={self.folder / 'none'}", "run.device=host", f"data.train={dataset()}",
                      "data.tokenizer={type: bytes}", "--split", "train", "--json")
         self.assertEqual(scored.code, FINISHED, scored)

@@ -46,7 +46,7 @@ COMMANDS = [
     ("convert hf hf o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
     ("convert hf text.txt o.h5 --write-deck text.txt", USAGE, "--write-deck text.txt: this is an input"),
     ("convert hf hf/model.safetensors o.h5 --write-deck hf/config.json", USAGE, "--write-deck hf/config.json: this is an input"),
-    ("convert megatron megatron o.h5 --write-deck megatron/iter_1/run.yaml", USAGE, "--write-deck megatron/iter_1/run.yaml: this is an input"),
+    ("convert megatron megatron o.h5 --write-deck megatron/iter_1/model_optim_rng.pt", USAGE, "--write-deck megatron/iter_1/model_optim_rng.pt: this is an input"),
     ("convert hf hf o.h5 --write-deck ./o.h5", USAGE, "--write-deck ./o.h5: this is another output; name another file"),
     ("convert megatron folder o.h5 --write-deck o.h5", USAGE, "--write-deck o.h5: this is another output"),
     ("convert flags --output o --hosts o text.txt", USAGE, "--hosts o: this is another output"),
@@ -177,7 +177,7 @@ def setUpModule():
     for name in ("text.txt", "pieces.vocab"):
         shutil.copy(ROOT / "LICENSE", name)
     texts = {"empty.txt": "", "hf/config.json": "{}", "megatron/latest_checkpointed_iteration.txt": "abc\n",
-             "megatron/iter_1/run.yaml": "",
+             "megatron/iter_1/model_optim_rng.pt": "",
              "num.jsonl": '{"text": 5}\n', "lines.jsonl": '{"text": "one two"}\n',
              "docs.jsonl": "".join(json.dumps({"text": f"words of document {i} " * 30}) + "\n" for i in range(30)),
              "sweep.yaml": (HERE / "tiny.yaml").read_text(encoding="utf-8") + "run: {device: host}\nsweep: {model.layers: [1, 2]}\n"}
