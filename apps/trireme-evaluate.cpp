@@ -64,8 +64,9 @@ po::options_description all_options() {
        "score the first N batches alone")  //
       ("batch", po::value<std::int64_t>()->value_name("N"),
        "samples of a batch, over all ranks; default: batch.global of the deck")  //
-      ("overlapping-eval", po::value<std::int64_t>()->default_value(32)->value_name("N"),
-       "wikitext: tokens from one window to the next; model.sequence: no overlap")    //
+      ("overlapping-eval", po::value<std::int64_t>()->value_name("N"),
+       "wikitext: tokens from one window to the next (32, or a shorter model.sequence, which has "
+       "no overlap)")                                                                 //
       ("strict-lambada", "lambada: all tokens of the last word, not the last token")  //
       ("plot", po::value<std::string>()->value_name("FILE.svg"),
        "draw the numbers of several checkpoints over their iterations")  //
@@ -250,9 +251,11 @@ std::unique_ptr<const evaluate::Task> read_task(const po::variables_map& values,
   const auto spec = plan::tokenizer_spec(deck);
   if (!spec) throw DeckError("--input needs data.tokenizer, which turns its text into token ids");
   const bool strict = values.count("strict-lambada") > 0;
+  std::optional<std::int64_t> overlap;
+  if (values.count("overlapping-eval")) overlap = values["overlapping-eval"].as<std::int64_t>();
   return evaluate::make_task({.name = strict ? "strict-lambada" : values["task"].as<std::string>(),
                               .file = values["input"].as<std::string>(),
-                              .overlap = values["overlapping-eval"].as<std::int64_t>(),
+                              .overlap = overlap,
                               .limit = limit},
                              *tokenizer::make_tokenizer(*spec), deck.model.sequence);
 }
@@ -342,7 +345,7 @@ std::string parse_task(const po::variables_map& values) {
                            : "checkpoint");
   if (input && !values["split"].defaulted())
     throw UsageError("--input and --split: give one of them");
-  if (task != "wikitext" && !values["overlapping-eval"].defaulted())
+  if (task != "wikitext" && values.count("overlapping-eval"))
     throw UsageError("--overlapping-eval belongs to --task wikitext");
   if (task != "lambada" && values.count("strict-lambada"))
     throw UsageError("--strict-lambada belongs to --task lambada");
