@@ -161,7 +161,7 @@ std::string last_message(const std::filesystem::path& output, std::uintmax_t beg
   return message.empty() ? last : message;
 }
 
-/// Open MPI 4's folder of sessions, on all hosts of a run; it may not be set beside the local one.
+/// Open MPI 4's folder of sessions, on all hosts of a run, and on one: it refuses both together.
 constexpr const char* kSessionFolder = "OMPI_MCA_orte_tmpdir_base";
 constexpr const char* kLocalSessionFolder = "OMPI_MCA_orte_local_tmpdir_base";
 
@@ -193,7 +193,7 @@ class Runner {
     std::size_t index;
     Process process;
     std::vector<std::string> gpus;
-    TemporaryFolder sessions;
+    std::optional<TemporaryFolder> sessions;
     std::uintmax_t output_begin;  // earlier starts have written, too
     Stopwatch watch;
   };
@@ -236,7 +236,11 @@ class Runner {
   void start(std::size_t index, const std::vector<std::string>& gpus) {
     const PlannedRun& run = sweep_.runs[index];
     std::filesystem::remove(exit_code_path(sweep_, run));
-    TemporaryFolder sessions("trireme-sweep");
+    std::optional<TemporaryFolder> sessions;
+    // Otherwise all share one, which each mpirun removes when it ends and the folder is empty: one
+    // that starts at that moment fails.
+    if (std::getenv(kSessionFolder) == nullptr && std::getenv(kLocalSessionFolder) == nullptr)
+      sessions.emplace("trireme-sweep");
     Command command{.words = run_words(sweep_, run, launch_),
                     .environment = environment_of(run, gpus, sessions),
                     .output = output_path(sweep_, run)};
@@ -249,12 +253,9 @@ class Runner {
   /// Where mpirun keeps its session; GPUs, or a share of the cores where runs are concurrent.
   std::vector<std::pair<std::string, std::string>> environment_of(
       const PlannedRun& run, const std::vector<std::string>& gpus,
-      const TemporaryFolder& sessions) const {
+      const std::optional<TemporaryFolder>& sessions) const {
     std::vector<std::pair<std::string, std::string>> environment;
-    // Otherwise all share one, which each mpirun removes when it ends and the folder is empty: one
-    // that starts at that moment fails.
-    if (std::getenv(kSessionFolder) == nullptr && std::getenv(kLocalSessionFolder) == nullptr)
-      environment.emplace_back(kSessionFolder, sessions.path().string());
+    if (sessions) environment.emplace_back(kSessionFolder, sessions->path().string());
     if (!gpus.empty()) {
       environment.emplace_back("CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(gpus, ",")));
     } else if (jobs_ > 1 && std::getenv("OMP_NUM_THREADS") == nullptr) {
