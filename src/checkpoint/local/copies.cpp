@@ -243,8 +243,8 @@ std::optional<ShardHeader> find_shards(const std::filesystem::path& folder,
       return !whole || refused.contains(each.first);
     });
     if (inventory.empty()) return std::nullopt;
-    const auto& [iteration, holders] = *inventory.rbegin();
-    distribute(folder, world, iteration, holders);
+    const std::int64_t iteration = inventory.rbegin()->first;
+    distribute(folder, world, iteration, inventory.rbegin()->second);
     std::string problem;
     bool damaged = false;
     const auto found = [&] {
