@@ -49,8 +49,8 @@ void penalize_repetition(std::span<double> logits, std::span<const std::int32_t>
 /// al., "Turning up the heat" (2024), section 3.
 std::int32_t choose(std::span<const double> logits, const Sampling& sampling, double uniform);
 
-/// log(sum(exp(x))) over `logits`: all of the model's, as in training, so that `logits` less it are
-/// log-probabilities. Throws as choose().
+/// log(sum(exp(x))) over `logits` [V]: all of the model's, as in training, so that `logits` less it
+/// are log-probabilities in nats. Throws as choose().
 double log_sum_exp(std::span<const double> logits);
 
 /// Why a continuation ended: its document ended, it has the tokens asked for, the model's context
@@ -91,9 +91,8 @@ struct Continuation {
 };
 
 /// Draws the token that follows `context` of sample number `sample`. `logits` [V], all of the
-/// model's, are changed.
-/// The random number depends on the seed, the sample and the length of the context alone. Throws as
-/// choose().
+/// model's, are changed. The random number depends on the seed, the sample and the length of the
+/// context alone. Throws as choose().
 ChosenToken next_token(std::span<double> logits, std::span<const std::int32_t> context,
                        const Request& request, std::uint64_t sample);
 

@@ -397,6 +397,7 @@ void RunCheckpoints::delete_unused_local() {
   checkpoint::remove_shards(*folder, [&](std::int64_t iteration) {
     return iteration > *saved && !own_local_.contains(iteration);
   });
+  own_local_.erase(own_local_.begin(), own_local_.upper_bound(*saved));
 }
 
 void RunCheckpoints::finish_copies() {

@@ -118,7 +118,7 @@ class RunCheckpoints {
   std::int64_t last_iteration_ = 0;
   bool deletion_due_ = false;
   std::optional<std::int64_t> unused_local_after_;  ///< the iteration saved, until they are deleted
-  std::set<std::int64_t> own_local_;                ///< the iterations of start_local()
+  std::set<std::int64_t> own_local_;                ///< of start_local(), after the last save
 
   /// The checkpoint in flight.
   struct InFlight {
