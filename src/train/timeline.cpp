@@ -34,7 +34,6 @@ class TracedCommunicator final : public comm::Communicator {
   TracedCommunicator(std::unique_ptr<comm::Communicator> inner, const std::string& group,
                      Timeline& timeline)
       : inner_(std::move(inner)), timeline_(timeline) {
-    if (inner_->size() == 1) return;
     lane_ = timeline.lane(group + " collectives");
     if (group != "pipeline") return;
     for (const auto& [tag, what] : {std::pair(comm::kActivationTag, "activations"),
@@ -119,7 +118,7 @@ class TracedCommunicator final : public comm::Communicator {
  private:
   template <typename Start>
   std::unique_ptr<comm::Request> follow(const char* name, int lane, const Start& start) {
-    if (!timeline_.records() || size() == 1) return start();
+    if (!timeline_.records()) return start();
     return timeline_.follow(name, lane, start);
   }
 
@@ -133,7 +132,8 @@ class TracedCommunicator final : public comm::Communicator {
 Timeline::Timeline(const deck::Deck& deck, comm::Groups& groups, device::Backend& backend)
     : deck_(deck), groups_(groups), backend_(backend) {
   const auto trace = [&](std::unique_ptr<comm::Communicator>& group, const char* name) {
-    if (group) group = std::make_unique<TracedCommunicator>(std::move(group), name, *this);
+    if (group && group->size() > 1)
+      group = std::make_unique<TracedCommunicator>(std::move(group), name, *this);
   };
   trace(groups.tensor, "tensor");
   trace(groups.data, "data");
