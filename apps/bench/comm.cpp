@@ -71,7 +71,8 @@ class CommMeter {
     peer_group_ = comm::make_device_communicator(world, "bench peers", backend_->stream(), options);
     shared_ = peer_group_->register_buffer(data_.get(), bytes);
     shared_scratch_ = peer_group_->register_buffer(received_.get(), bytes);
-    if (shared_scratch_) peer_group_->set_staging_buffer(received_.get(), bytes);
+    if (shared_scratch_)
+      peer_group_->set_staging_buffer(received_.get(), bytes, comm::min_reduce_scatter_bytes(size));
   }
 
   void measure() {

@@ -94,9 +94,12 @@ class Communicator {
   }
 
   /// Sets a staging buffer at `base`, inside a registered buffer and at the same offset on every
-  /// rank. start_reduce_scatter() and start_all_reduce() of at most `bytes` may use it, and then
-  /// take fewer SMs from the work that they overlap with. Until the registration ends.
-  virtual void set_staging_buffer(void* base, std::size_t bytes) { (void)base, (void)bytes; }
+  /// rank. start_reduce_scatter() and start_all_reduce() of at least `min_bytes` may pass through
+  /// it, in pieces, and then take fewer SMs from the work that they overlap with. Until the
+  /// registration ends.
+  virtual void set_staging_buffer(void* base, std::size_t bytes, std::size_t min_bytes) {
+    (void)base, (void)bytes, (void)min_bytes;
+  }
 
   /// all_reduce, reduce_scatter and all_gather that overlap with later work until wait(). In host
   /// memory they are complete when these return.

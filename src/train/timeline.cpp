@@ -106,8 +106,8 @@ class TracedCommunicator final : public comm::Communicator {
   std::unique_ptr<comm::RegisteredBuffer> register_buffer(void* base, std::size_t bytes) override {
     return inner_->register_buffer(base, bytes);
   }
-  void set_staging_buffer(void* base, std::size_t bytes) override {
-    inner_->set_staging_buffer(base, bytes);
+  void set_staging_buffer(void* base, std::size_t bytes, std::size_t min_bytes) override {
+    inner_->set_staging_buffer(base, bytes, min_bytes);
   }
   std::unique_ptr<comm::CapturedCollectives> capture(const std::function<void()>& work) override {
     std::unique_ptr<comm::CapturedCollectives> captured;

@@ -32,7 +32,7 @@ void run(std::string_view scenario, MpiCommunicator& world) {
   const std::vector<double> ones(2000, 1.0);
   const DeviceArray array(ones, DType::f32, stream.get());
   const auto shared = group->register_buffer(array.data(), 2000 * sizeof(float));
-  if (shared) group->set_staging_buffer(array.data(1000), 1000 * sizeof(float));
+  if (shared) group->set_staging_buffer(array.data(1000), 1000 * sizeof(float), 0);
   const auto reduce = [&] { group->all_reduce(array.data(), 1000, DType::f32, Reduce::sum); };
   reduce();
   TRIREME_CHECK(array.read()[0] == 2.0, "wrong sum");

@@ -243,7 +243,8 @@ struct StagedArray {
   StagedArray(Communicator& group, std::vector<double> values, DType dtype, cudaStream_t stream)
       : count(values.size()), all(group, twice(std::move(values)), dtype, stream) {
     const std::size_t bytes = count * size_of(dtype);
-    group.set_staging_buffer(static_cast<std::byte*>(all.array.data()) + bytes, bytes);
+    group.set_staging_buffer(static_cast<std::byte*>(all.array.data()) + bytes, bytes,
+                             min_reduce_scatter_bytes(group.size()));
   }
   static std::vector<double> twice(std::vector<double> values) {
     values.resize(2 * values.size(), -2.0);
@@ -288,6 +289,25 @@ TEST_F(PeerExchangeTest, CopiesWaitForRanksThatComeLate) {
   const double expected = std::pow(static_cast<double>(size_), kRounds);
   const std::vector<double> found = data.all.array.read();
   for (std::size_t i = 0; i < all; ++i) ASSERT_EQ(found[i], expected) << i;
+}
+
+// A part that fills its slot of the staging buffer several times, but not the last time.
+TEST_F(PeerExchangeTest, CopiesGoInPiecesThroughASmallStagingBuffer) {
+  const std::size_t count = 100'000, all = count * size_, staging = 64 * 1024;
+  std::vector<double> both = values(all);
+  both.resize(all + staging / sizeof(float), -2.0);
+  for (const bool scatters : {true, false}) {
+    const SharedArray data(group_, both, DType::f32, stream_);
+    group_.set_staging_buffer(data.array.data(all), staging, /*min_bytes=*/0);
+    if (scatters)
+      group_.start_reduce_scatter(data.array.data(), count, DType::f32)->wait();
+    else
+      group_.start_all_reduce(data.array.data(), all, DType::f32, Reduce::sum)->wait();
+    const std::vector<double> found = data.array.read();
+    for (std::size_t i = scatters ? count * rank_ : 0; i < (scatters ? count * (rank_ + 1) : all);
+         ++i)
+      ASSERT_EQ(found[i], sum(i)) << i;
+  }
 }
 
 // What a rank has queued to clear its memory, as backends do, is done before others write there,
@@ -379,7 +399,7 @@ TEST_F(PeerExchangeTest, MemoryIsSharedOnceItIsFilled) {
     if (late == rank_) delay_stream(stream_);
     TRIREME_CUDA(cudaMemsetAsync(scratch, 0, bytes, stream_));
     const auto shared = group_.register_buffer(array.data(), 2 * bytes);
-    group_.set_staging_buffer(scratch, bytes);
+    group_.set_staging_buffer(scratch, bytes, /*min_bytes=*/0);
     group_.start_reduce_scatter(array.data(), count, DType::f32)->wait();
     const std::vector<double> found = array.read();
     for (std::size_t i = count * rank_; i < count * (rank_ + 1); ++i)

@@ -42,7 +42,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<CapturedCollectives> capture(const std::function<void()>& work) override;
   double all_reduce(double value, Reduce op) override;
   std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes) override;
-  void set_staging_buffer(void* base, std::size_t bytes) override;
+  void set_staging_buffer(void* base, std::size_t bytes, std::size_t min_bytes) override;
 
  private:
   using Done = std::shared_ptr<cuda::Event>;
@@ -237,8 +237,8 @@ std::unique_ptr<RegisteredBuffer> NcclCommunicator::register_buffer(void* base, 
   return peers_ ? peers_->register_buffer(base, bytes) : nullptr;
 }
 
-void NcclCommunicator::set_staging_buffer(void* base, std::size_t bytes) {
-  if (peers_) peers_->set_staging_buffer(base, bytes);
+void NcclCommunicator::set_staging_buffer(void* base, std::size_t bytes, std::size_t min_bytes) {
+  if (peers_) peers_->set_staging_buffer(base, bytes, min_bytes);
 }
 
 NcclCommunicator::Done NcclCommunicator::queue_to_peers(PeerKind kind, void* data,
@@ -333,8 +333,13 @@ std::unique_ptr<Request> NcclCommunicator::start_reduce_scatter(void* data, std:
 
 std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::size_t count,
                                                             DType dtype) {
-  return start(side(),
-               [&](cudaStream_t stream) { return queue_all_gather(data, count, dtype, stream); });
+  return start(side(), [&](cudaStream_t stream) -> Done {
+    PartArrivals unused;
+    if (peers_)
+      if (Done done = peers_->queue_gather(data, count * size_of(dtype), stream, unused))
+        return done;
+    return queue_all_gather(data, count, dtype, stream);
+  });
 }
 
 std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::size_t count,
@@ -343,8 +348,10 @@ std::unique_ptr<Request> NcclCommunicator::start_all_gather(void* data, std::siz
   if (peers_) {
     compute_ready_.record(compute_);
     compute_ready_.hold(side());
-    if (Done done = peers_->queue_gather(data, count * size_of(dtype), side(), arrivals))
-      return std::make_unique<StreamRequest>(std::move(done), compute_);
+    const std::size_t part = count * size_of(dtype);
+    Done done;
+    if (part >= min_gather_bytes(size())) done = peers_->queue_gather(data, part, side(), arrivals);
+    if (done) return std::make_unique<StreamRequest>(std::move(done), compute_);
   }
   all_gather(data, count, dtype);
   return std::make_unique<FinishedRequest>();

@@ -137,7 +137,7 @@ class PeerExchange::Registration final : public RegisteredBuffer {
   }
   ~Registration() override {
     if (exchange_.memory_of(exchange_.staging_, exchange_.staging_bytes_) == memory_.get())
-      exchange_.set_staging_buffer(nullptr, 0);
+      exchange_.set_staging_buffer(nullptr, 0, 0);
     std::erase(exchange_.registered_, memory_.get());
   }
 
@@ -293,29 +293,40 @@ std::uint32_t* PeerExchange::flags_of(int rank) const {
 
 // ---- copies
 
-void PeerExchange::set_staging_buffer(void* base, std::size_t bytes) {
+void PeerExchange::set_staging_buffer(void* base, std::size_t bytes, std::size_t min_bytes) {
   TRIREME_CHECK(!base || memory_of(base, bytes), "a staging buffer that is not registered");
   staging_ = base;
   staging_bytes_ = bytes;
+  min_copied_bytes_ = min_bytes;
 }
 
 bool PeerExchange::goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const {
   const bool pays =
       kind == PeerKind::reduce_scatter || (kind == PeerKind::all_reduce && ranks_.size() == 2);
-  return !captured_ && lane == PeerLane::overlapped && pays &&
-         bytes >= min_reduce_scatter_bytes(ranks_.size()) && bytes <= staging_bytes_;
+  return !captured_ && lane == PeerLane::overlapped && pays && bytes >= min_copied_bytes_ &&
+         staging_bytes_ >= kPeerVectorBytes * kMaxPeers;
 }
 
 void PeerExchange::queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
                                 cudaStream_t stream) {
-  const int rank = ranks_.rank(), ranks = ranks_.size();
+  // Two ranks that reduce send each other all of it.
   const bool whole = kind == PeerKind::all_reduce;
-  const std::size_t bytes = whole ? ranks * part_bytes : part_bytes;
+  const std::size_t stride = whole ? 0 : part_bytes;
+  const std::size_t bytes = whole ? ranks_.size() * part_bytes : part_bytes;
+  const std::size_t room = staging_bytes_ / (whole ? 1 : ranks_.size());
+  const std::size_t piece = room / kPeerVectorBytes * kPeerVectorBytes;
+  for (std::size_t first = 0; first < bytes; first += piece)
+    queue_piece(data + first, stride, std::min(piece, bytes - first), dtype, stream);
+}
+
+void PeerExchange::queue_piece(std::byte* data, std::size_t stride, std::size_t bytes, DType dtype,
+                               cudaStream_t stream) {
+  const int rank = ranks_.rank(), ranks = ranks_.size();
   const PeerMemory& memory = *memory_of(staging_, staging_bytes_);
-  // The part of a buffer for rank `to`, and the slot of rank `from` in staging memory.
-  const auto piece_for = [&](int to) { return data + (whole ? 0 : to * part_bytes); };
+  const auto piece_for = [&](int to) { return data + to * stride; };
+  // The slot of rank `from` in staging memory.
   const auto place_of = [&](int from) {
-    return static_cast<std::byte*>(staging_) + (whole ? 0 : from * part_bytes);
+    return static_cast<std::byte*>(staging_) + (stride == 0 ? 0 : from * bytes);
   };
   const std::uint32_t epoch = ++copies_;
 
@@ -345,7 +356,7 @@ std::shared_ptr<cuda::Event> PeerExchange::queue_gather(void* data, std::size_t 
                                                         PartArrivals& arrivals) {
   const int rank = ranks_.rank(), ranks = ranks_.size();
   const PeerMemory* memory = memory_of(data, ranks * part_bytes);
-  if (captured_ || !memory || part_bytes < min_gather_bytes(ranks)) return nullptr;
+  if (captured_ || !memory) return nullptr;
   const std::uint32_t epoch = ++gathers_;
   const auto own = [&](CopyFlag what, int from) { return flags_of(rank) + copy_flag(what, from); };
   // GEMMs read the parts in the order in which the copies come: that of the next rank first.

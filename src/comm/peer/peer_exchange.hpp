@@ -79,11 +79,11 @@ class PeerExchange {
   /// See Communicator::register_buffer().
   std::unique_ptr<RegisteredBuffer> register_buffer(void* base, std::size_t bytes);
 
-  /// Lets overlapped operations of at most `bytes` use the copy engines, which leave all SMs to the
-  /// compute stream, through staging memory at `base`: registered, at the same offset on every
-  /// rank. Used for reduce-scatters of min_reduce_scatter_bytes(), and for all-reduces of two
-  /// ranks; with more ranks an all-reduce would receive more bytes than through the kernels.
-  void set_staging_buffer(void* base, std::size_t bytes);
+  /// Lets overlapped operations of at least `min_bytes` use the copy engines, which leave all SMs
+  /// to the compute stream, through staging memory at `base`, `bytes` large: registered, at the
+  /// same offset on every rank. Used for reduce-scatters, and for all-reduces of two ranks; with
+  /// more ranks an all-reduce would receive more bytes than through the kernels.
+  void set_staging_buffer(void* base, std::size_t bytes, std::size_t min_bytes);
 
   /// Enqueues an operation on `data`, size() parts of `part_bytes`, on `stream`, always the same
   /// one for a lane. Null, on all ranks alike, when NCCL must do it: the memory is not registered,
@@ -99,7 +99,7 @@ class PeerExchange {
 
   /// An all-gather of the overlapped lane by copy engines; `arrivals` tells a GEMM what has come so
   /// far. Null, on all ranks alike, where queue() should do it: the memory is not registered, or
-  /// the parts are so small that the kernel is done sooner.
+  /// the operation is captured.
   std::shared_ptr<cuda::Event> queue_gather(void* data, std::size_t part_bytes, cudaStream_t stream,
                                             PartArrivals& arrivals);
 
@@ -139,10 +139,13 @@ class PeerExchange {
   PeerOperation next_operation(PeerLane lane, std::int64_t vectors, std::uint32_t epochs);
   std::uint32_t* flags_of(int rank) const;
   bool goes_by_copies(PeerKind kind, std::size_t bytes, PeerLane lane) const;
-  /// Copies rank p's part of `data`, or all of it, to this rank's slot in rank p's staging memory,
-  /// once rank p has read the slot's previous content; then every rank sums its slots.
+  /// queue() by copies, in pieces that staging memory has room for.
   void queue_copies(PeerKind kind, std::byte* data, std::size_t part_bytes, DType dtype,
                     cudaStream_t stream);
+  /// Copies `bytes` at data + p * stride to this rank's slot in rank p's staging memory, once rank
+  /// p has read what lay there before; then every rank sums its slots.
+  void queue_piece(std::byte* data, std::size_t stride, std::size_t bytes, DType dtype,
+                   cudaStream_t stream);
   bool whole_vectors(const void* data, std::size_t part_bytes) const;
 
   MpiCommunicator& ranks_;
@@ -150,7 +153,7 @@ class PeerExchange {
   std::unique_ptr<PeerMemory> peer_flags_;  ///< gone before the flags
   std::vector<const PeerMemory*> registered_;
   void* staging_ = nullptr;
-  std::size_t staging_bytes_ = 0;
+  std::size_t staging_bytes_ = 0, min_copied_bytes_ = 0;
   // Queued so far.
   std::uint32_t copies_ = 0, gathers_ = 0;
   std::optional<Captured> captured_;  ///< in a capture

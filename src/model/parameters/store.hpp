@@ -1,6 +1,7 @@
 // A rank's weights and gradients, and the tensors in them.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,11 @@ class ParameterBuffer {
   Tensor own(const Range& range, std::int64_t state) const;
   /// All elements in the placement's order; throws InternalError where they are not held so.
   Tensor all() const;
+
+  /// All that is allocated, laid out alike on all data ranks.
+  std::span<std::byte> memory() const {
+    return {static_cast<std::byte*>(memory_.get()), parts_.bytes};
+  }
 
   /// Writes zeros over all that is kept: everything but the layers' buffers.
   void zero(device::Backend& backend) const;

@@ -116,7 +116,8 @@ PipelineStage::PipelineStage(const StageConfig& config, device::Backend& backend
   context_.rotary = scratch_.rotary;
   write_rotary_table(backend, config.spec, scratch_.rotary);
   if (shared_workspace_)
-    tensor.set_staging_buffer(scratch_.layer.staging.data, scratch_.layer.staging.bytes());
+    tensor.set_staging_buffer(scratch_.layer.staging.data, scratch_.layer.staging.bytes(),
+                              comm::min_reduce_scatter_bytes(tensor.size()));
 
   captures_ = captures_passes(context_, shared_activations_ && shared_workspace_);
 

@@ -25,6 +25,12 @@ std::vector<Range> sequence_parallel_ranges(const model::Placement& placement) {
   return ranges;
 }
 
+/// Registers a buffer whose parts the data ranks exchange.
+std::unique_ptr<comm::RegisteredBuffer> registration(comm::Communicator& data,
+                                                     const model::ParameterBuffer& buffer) {
+  return data.register_buffer(buffer.memory().data(), buffer.memory().size());
+}
+
 }  // namespace
 
 // The buffer starts with zeros in the shards of other ranks and with the kept gradient in this
@@ -132,6 +138,13 @@ GradientReducer::GradientReducer(device::Backend& backend, model::ParameterStore
     scatter_.emplace(backend, parameters.placement(), gradients, groups.data, shards, overlap);
   if (groups.sequence_parallel) sequence_ranges_ = sequence_parallel_ranges(parameters.placement());
   unreduced_ = buckets_to_reduce();
+  if (shards.count() == 1) return;
+  registered_gradients_ = registration(groups.data, gradients);
+  if (!registered_gradients_) return;
+  staging_ = backend.allocate(kReductionStaging, "staging buffer of reduce-scatters");
+  registered_staging_ = groups.data.register_buffer(staging_.get(), kReductionStaging);
+  if (registered_staging_)
+    groups.data.set_staging_buffer(staging_.get(), kReductionStaging, /*min_bytes=*/0);
 }
 
 std::size_t GradientReducer::buckets_to_reduce() const {
@@ -242,6 +255,7 @@ WeightGatherer::WeightGatherer(device::Backend& backend, model::ParameterStore& 
       overlap_(overlap),
       requests_(shards.buckets().size()) {
   const auto& weights = parameters.weight_buffer();
+  if (shards.count() > 1) registered_ = registration(data, weights);
   if (weights.is_sharded())
     layers_.emplace(backend, parameters.placement(), weights, data, shards, overlap);
 }

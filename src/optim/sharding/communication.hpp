@@ -140,6 +140,10 @@ struct OptimizerGroups {
   comm::Communicator* tensor = nullptr;
 };
 
+/// Bytes of the staging buffer through which copy engines reduce-scatter gradients: pieces of it
+/// take far longer than a copy takes to begin.
+inline constexpr std::size_t kReductionStaging = std::size_t{32} << 20;
+
 /// Sums gradients bucket by bucket over the data ranks: by all-reduce, or with several shards by
 /// reduce-scatter (ZeRO-1). Before that it sums, over the tensor ranks, gradients that sequence
 /// parallelism leaves as partial sums, and the tied embedding over first and last stage. Sharded
@@ -175,6 +179,8 @@ class GradientReducer {
   bool overlap_;
   std::optional<LayerGradientScatter> scatter_;  ///< ZeRO-2
   CopiedGradients copied_;
+  device::Buffer staging_;  ///< kReductionStaging; null where data ranks do not register buffers
+  std::unique_ptr<comm::RegisteredBuffer> registered_gradients_, registered_staging_;
   std::vector<Range>
       sequence_ranges_;        ///< of the flat buffers, ascending: Parameter::sequence_parallel
   std::size_t unreduced_ = 0;  ///< the first buckets, whose reduction was not started
@@ -237,6 +243,7 @@ class WeightGatherer {
   comm::Communicator* embedding_;
   const Shards& shards_;
   bool overlap_;
+  std::unique_ptr<comm::RegisteredBuffer> registered_;    ///< the weights
   std::optional<LayerWeightGather> layers_;               ///< ZeRO-3
   std::vector<std::unique_ptr<comm::Request>> requests_;  ///< by bucket; null when waited for
 };

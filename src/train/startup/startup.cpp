@@ -329,7 +329,8 @@ Devices make_cuda(const deck::Deck& deck, std::unique_ptr<comm::MpiCommunicator>
       options.routes = comm::pipeline_routes(ranks->size(), layout.chunks);
       options.message_bytes = plan::message_bytes(deck);
     }
-    options.through_peers = axis == comm::Axis::tensor;
+    options.through_peers =
+        axis == comm::Axis::tensor || (axis == comm::Axis::data && deck.parallel.zero > 0);
     return comm::make_device_communicator(*ranks, ranks->name(), backend->stream(), options);
   };
   comm::Groups groups = comm::make_groups(std::move(world), layout, connect);
