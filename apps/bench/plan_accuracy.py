@@ -7,6 +7,7 @@ The first form measures every layout on the GPUs of this machine (layouts of one
 table; the second prints a table with today's predictions. A layout that fails is left out and named. --predict measures
 nothing.
 --layouts tests/data/plan_validation/four_gpus_layouts.tsv, with --gpus 4 and --cluster, has those of four GPUs.
+Rows with a fifth column, "nccl", are printed but do not count: their shards went through NCCL, now copy engines exchange them.
 """
 
 import argparse
@@ -127,15 +128,17 @@ def compare(options, rows):
     layouts = {layout[0]: layout for layout in read_table(options.layouts)}
     print(f"{'layout':<27} {'ranks':>5} {'measured':>9} {'predicted':>9} {'error':>7} {'measured':>10} {'planned':>10} {'error':>7}")
     errors, memory_errors = [], []
-    for name, ranks, ms, peak in rows:
+    for name, ranks, ms, peak, *reduced_by in rows:
         _, model, _, overrides = layouts[name]
         seconds, planned, _ = predict(options, model, overrides)
-        errors.append(100 * (seconds / float(ms) - 1))
-        memory_errors.append(100 * (planned / float(peak) - 1))
-        print(f"{name:<27} {ranks:>5} {float(ms):>6.1f} ms {seconds:>6.1f} ms {errors[-1]:>+6.1f}% "
-              f"{float(peak) / 2**30:>6.2f} GiB {planned / 2**30:>6.2f} GiB {memory_errors[-1]:>+6.1f}%")
+        error, memory_error = 100 * (seconds / float(ms) - 1), 100 * (planned / float(peak) - 1)
+        if not reduced_by:
+            errors.append(error)
+            memory_errors.append(memory_error)
+        print(f"{name:<27} {ranks:>5} {float(ms):>6.1f} ms {seconds:>6.1f} ms {error:>+6.1f}% "
+              f"{float(peak) / 2**30:>6.2f} GiB {planned / 2**30:>6.2f} GiB {memory_error:>+6.1f}%{' by NCCL' * bool(reduced_by)}")
     mean = lambda values: sum(map(abs, values)) / max(len(values), 1)
-    print(f"time: mean error {mean(errors):.2f} %, worst {max(map(abs, errors)):.2f} %; "
+    print(f"{len(errors)} layouts, time: mean error {mean(errors):.2f} %, worst {max(map(abs, errors)):.2f} %; "
           f"memory: {mean(memory_errors):.2f} %, {max(map(abs, memory_errors)):.2f} %")
 
 

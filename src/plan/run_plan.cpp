@@ -28,6 +28,8 @@ constexpr std::size_t kGpuLibraryBytes = 600u << 20;
 // NCCL 2.28's own memory: what its first communicator takes, midway between 512 MiB on 4 H200s and
 // 620 on 2, and what each one takes.
 constexpr std::size_t kNcclBytes = 576u << 20, kNcclCommunicatorBytes = 185u << 20;
+// What it takes when no operation goes through its one communicator: two data ranks on H200s.
+constexpr std::size_t kIdleNcclBytes = 331u << 20;
 // What it took more where data ranks are copies of one of several shards, of two stages on 4 H200s,
 // of two tensor shards on 4 H100s; and where tensor ranks of stages reduce the gradients of norms
 // under sequence parallelism, on 4 H100s.
@@ -36,25 +38,36 @@ constexpr std::size_t kNcclMoreReductionsBytes = 320u << 20;
 // Ranks that are taken to be on one node, where stages reach each other's GPUs.
 constexpr int kNodeRanks = 8;
 
+/// Whether copy engines reduce and gather what ZeRO shards: where the data ranks reach each other's
+/// GPUs.
+bool data_by_copies(const deck::Deck& deck, const grid::Layout& layout) {
+  const bool possible = layout.data == 2 || layout.data == 4 || layout.data == 8;
+  return deck.parallel.zero > 0 && possible && layout.ranks() <= kNodeRanks;
+}
+
 /// What communication takes on a rank of `stage`: a NCCL communicator for each axis of more than
-/// one rank and for the tied embedding; and for each route to and from a neighbour in the chain of
-/// stages, which is a ring when it goes round more than once, another one or, within a node, a
-/// mailbox for a message of `message` bytes.
-std::size_t communication_bytes(const grid::Layout& layout, int stage, bool sequence_parallel,
-                                std::size_t message) {
-  int communicators = (layout.tensor > 1) + (layout.data > 1);
+/// one rank, of which data ranks may not use theirs, and for the tied embedding; and for each route
+/// to and from a neighbour in the chain of stages, which is a ring when it goes round more than
+/// once, another one or, within a node, a mailbox for a message.
+std::size_t communication_bytes(const deck::Deck& deck, const grid::Layout& layout, int stage) {
+  // Muon gathers matrices from their shards through NCCL.
+  const bool idle_data =
+      data_by_copies(deck, layout) && deck.optimizer.type != deck::OptimizerType::muon;
+  const bool nccl_data = layout.data > 1 && !idle_data;
+  const bool sequence_parallel = deck.parallel.sequence;
+  int communicators = (layout.tensor > 1) + nccl_data;
   std::size_t mailboxes = 0;
   if (layout.pipeline > 1) {
     const bool at_an_end = layout.is_first(stage) || layout.is_last(stage);
     const int routes = at_an_end && layout.chunks == 1 ? 2 : 4;
     communicators += 1 + (at_an_end ? 1 : 0);
     if (layout.ranks() <= kNodeRanks)
-      mailboxes = routes * comm::peer_route_bytes(message);
+      mailboxes = routes * comm::peer_route_bytes(message_bytes(deck));
     else
       communicators += routes;
   }
-  if (communicators == 0) return 0;
-  const bool reduces_more = layout.data > 1
+  if (communicators == 0) return idle_data ? kIdleNcclBytes : 0;
+  const bool reduces_more = nccl_data
                                 ? layout.tensor > 1 || layout.pipeline > 1
                                 : sequence_parallel && layout.tensor > 1 && layout.pipeline > 1;
   const std::size_t more = reduces_more ? kNcclMoreReductionsBytes : 0;
@@ -101,24 +114,24 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                                  ? optim::Optimizer::checkpoint_bytes(
                                        placement, layout, optimizer_config(deck), config.precision)
                                  : 0;
-  plan.memory = {
-      .weights = weights + memory.fp8_weights,
-      .gradients = gradients,
-      .optimizer = optim::Optimizer::planned_bytes(placement, layout, optimizer_config(deck),
-                                                   config.precision) +
-                   (on_gpu ? 0 : copies),
-      .activations = memory.activations + (on_gpu ? 0 : memory.host),
-      .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
-                                              : model::host_gemm_bytes(config)),
-      .communication = memory.communication +
-                       (on_gpu ? 0
-                               : reduction_bytes(layout, config.precision, deck.parallel.zero > 0,
-                                                 plan.parameters)),
-      .libraries =
-          on_gpu ? kGpuLibraryBytes + communication_bytes(layout, stage, deck.parallel.sequence,
-                                                          message_bytes(deck))
-                 : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0),
-      .host = on_gpu ? memory.host + copies : 0};
+  const std::size_t reductions =
+      !on_gpu ? reduction_bytes(layout, config.precision, deck.parallel.zero > 0, plan.parameters)
+      : data_by_copies(deck, layout) ? optim::kReductionStaging
+                                     : 0;
+  const std::size_t libraries = on_gpu
+                                    ? kGpuLibraryBytes + communication_bytes(deck, layout, stage)
+                                    : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0);
+  plan.memory = {.weights = weights + memory.fp8_weights,
+                 .gradients = gradients,
+                 .optimizer = optim::Optimizer::planned_bytes(
+                                  placement, layout, optimizer_config(deck), config.precision) +
+                              (on_gpu ? 0 : copies),
+                 .activations = memory.activations + (on_gpu ? 0 : memory.host),
+                 .workspace = memory.workspace + (on_gpu ? model::kernel_workspace_bytes(config)
+                                                         : model::host_gemm_bytes(config)),
+                 .communication = memory.communication + reductions,
+                 .libraries = libraries,
+                 .host = on_gpu ? memory.host + copies : 0};
   return plan;
 }
 

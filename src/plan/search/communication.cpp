@@ -128,15 +128,19 @@ double LayoutTimes::exposed_data(int stage, std::int64_t layers,
   };
   const double reduce = collective("reduce-scatter", gradient * count);
   const double gather = collective("all-gather", weight * count);
-  // NCCL's blocks hold SMs for as long as a collective takes, and GEMMs occupy all of them: inside
-  // a node, where links are fast, overlapping gains nothing (apps/bench/README.md, what was tried).
+  using model::ZeroStage;
+  const ZeroStage zero = store_options(deck_).zero;
+  // Inside a node NCCL's blocks hold SMs for as long as a collective takes, and GEMMs occupy all of
+  // them: overlapping gains nothing. Of what the copy engines do for shards half is hidden: GEMMs
+  // lose the rest by clocks that power lowers (apps/bench/README.md, what was tried).
+  const bool by_copies = zero != ZeroStage::none && (ranks == 2 || ranks == 4 || ranks == 8);
+  const double gain = !own.data_inside ? 1.0 : by_copies ? 0.5 : 0.0;
   const auto behind = [&](double seconds, bool overlap, double window) {
-    return overlap && !own.data_inside ? std::max(seconds - window, seconds / buckets) : seconds;
+    return seconds - (overlap ? gain * std::min(window, seconds - seconds / buckets) : 0.0);
   };
   const bool gradients = deck_.parallel.overlap.gradients;
   const bool weights = deck_.parallel.overlap.parameters;
-  using model::ZeroStage;
-  switch (store_options(deck_).zero) {
+  switch (zero) {
     case ZeroStage::none:
       return behind(2 * reduce, gradients, last.backward);
     case ZeroStage::optimizer_state:

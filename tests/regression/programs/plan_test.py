@@ -68,7 +68,7 @@ class Plan(RunTest):
 
     def test_predicts_measured_steps_of_h200s(self):
         """26 layouts that were fixed before they were measured; no number is fitted to them."""
-        self.assert_below(self.accuracy("h200.tsv"), [3.5, 9, 0.5, 1.5])
+        self.assert_below(self.accuracy("h200.tsv"), [3, 7, 0.5, 1.5])
 
     def test_predicts_measured_steps_with_dropout(self):
         """Ten layouts on one H200 that were fixed before they were measured; the profile has passes of two of their models."""
@@ -76,8 +76,8 @@ class Plan(RunTest):
         self.assert_below(self.accuracy("h200_dropout.tsv", "--layouts", layouts), [2.5, 4.5, 0.2, 0.3])
 
     def test_predicts_measured_steps_of_h100s(self):
-        """43 layouts on two and four, each of which was fixed before it was measured. The planner has learned from all but the last
-        eight."""
+        """29 layouts on two and four, each of which was fixed before it was measured. The planner has learned from all but the last
+        six."""
         for name, bounds in (("", [5, 10, 1, 1.5]), ("_more", [3.5, 8, 1, 1.5]), ("_sequence", [3, 6, 1, 1.5]),
                              ("_parts", [4.5, 8, 1, 1.5]), ("_last", [3.5, 7, 1, 1.5])):
             errors = self.accuracy(f"four_h100{name}.tsv", "--layouts",
