@@ -7,6 +7,11 @@ namespace trireme::cuda {
 void check(cudaError_t code, const char* expression, const char* file, int line) {
   if (code == cudaSuccess) [[likely]]
     return;
+  if (code == cudaErrorMemoryAllocation)
+    throw CodedError<ExitCode::failure>(
+        "no memory is left on the GPU of {} for {}: use a smaller batch.micro or recompute "
+        "(--plan prints what a run needs), or end other programs on this GPU",
+        process_identity(), expression);
   throw InternalError("{}:{}: {} failed on {}: {} ({})", file, line, expression, process_identity(),
                       cudaGetErrorString(code), cudaGetErrorName(code));
 }

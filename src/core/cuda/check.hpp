@@ -14,7 +14,8 @@
 namespace trireme::cuda {
 
 /// Throws InternalError with CUDA's own text, the expression, its place, rank and host, unless
-/// `code` is cudaSuccess.
+/// `code` is cudaSuccess. Where no memory is left, an Error (exit 1) that says what makes room:
+/// graphs, libraries and kernels need some beyond what Trireme allocates.
 void check(cudaError_t code, const char* expression, const char* file, int line);
 #define TRIREME_CUDA(call) ::trireme::cuda::check((call), #call, __FILE__, __LINE__)
 /// After every kernel launch: throws when it could not be launched.
