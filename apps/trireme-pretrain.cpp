@@ -46,7 +46,7 @@ po::options_description all_options() {
   options.add_options()  //
       ("supervise", po::value<std::string>()->implicit_value("")->value_name("LAUNCHER"),
        "start the run with LAUNCHER, such as 'mpirun -n 8', and start it again when it ends early "
-       "(exit code 75, or a lost rank)")  //
+       "(exit code 75, a lost rank, or 77 where the host with wrong results can be left out)")  //
       ("max-restarts", po::value<int>()->default_value(20)->value_name("N"),
        "of --supervise: how often");
   options.add(job_options()).add(profiler_options());

@@ -7,8 +7,8 @@
 #   IMAGE     an enroot image ("" for none); its PROGRAM is used instead of this tree's
 #   MOUNTS    folders of the host that the image sees: OUTSIDE:INSIDE[,...]
 #
-# A job exits with the program's exit code. Only 75, stopped early with a checkpoint, requeues a Slurm
-# job; a rank that a signal killed counts as 75 once this start of the run has written a checkpoint.
+# A job exits with the program's exit code. 75, stopped early with a checkpoint, requeues a Slurm job,
+# as does 77 where the host with wrong results can be excluded; a rank that a signal killed counts as 75 once this start of the run has written a checkpoint.
 # shellcheck shell=bash
 set -u
 

@@ -10,6 +10,7 @@
 #include "../scratch_folder.hpp"
 #include "core/error.hpp"
 #include "core/files.hpp"
+#include "core/system/launcher.hpp"
 #include "train/startup/launch.hpp"
 #include "train/verify/step_verifier.hpp"
 
@@ -67,6 +68,10 @@ TEST(Supervise, LeavesHostsOutOfSlurmsSteps) {
   EXPECT_EQ(
       without_hosts({"/usr/bin/srun", "-n", "4", "trireme-pretrain"}, {"node1", "node7"}, "."),
       (Words{"/usr/bin/srun", "--exclude=node1,node7", "-n", "4", "trireme-pretrain"}));
+  EXPECT_EQ(without_hosts({"srun", "--exclude=node3", "a"}, {"node1"}, "."),
+            (Words{"srun", "--exclude=node3,node1", "a"}));
+  EXPECT_EQ(without_hosts({"srun", "-x", "node3", "a"}, {"node1"}, "."),
+            (Words{"srun", "-x", "node3,node1", "a"}));
 }
 
 TEST(Supervise, LeavesHostsOutOfHostFiles) {

@@ -1,6 +1,7 @@
 #include "core/system/launcher.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,11 +10,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
+
+#include "core/files.hpp"
 
 namespace trireme {
 namespace {
@@ -155,6 +160,134 @@ void LauncherWatch::kill() const {
   const std::vector<pid_t> children = children_of(launcher_).value_or(std::vector<pid_t>());
   ::kill(launcher_, SIGKILL);
   for (const pid_t child : children) ::kill(child, SIGKILL);
+}
+
+// ---------------------------------------------------------------------------- words
+
+namespace {
+
+/// Whether two names are those of one host: of which one may have a domain.
+bool same_host(std::string_view a, std::string_view b) {
+  const std::size_t dot_a = a.find('.'), dot_b = b.find('.');
+  const bool one_is_short = (dot_a == a.npos) != (dot_b == b.npos);
+  return a == b || (one_is_short && a.substr(0, dot_a) == b.substr(0, dot_b));
+}
+
+}  // namespace
+
+bool names_host(const std::vector<std::string>& hosts, std::string_view host) {
+  return std::ranges::any_of(hosts, [&](const auto& each) { return same_host(each, host); });
+}
+
+namespace {
+
+/// Where the words of Open MPI's mpirun name a host file: the word, and what precedes the path.
+struct HostFile {
+  std::size_t word = 0;
+  std::string prefix, path;
+};
+
+std::optional<HostFile> host_file_of(const std::vector<std::string>& words) {
+  for (std::size_t i = 1; i < words.size(); ++i)
+    for (const char* name : {"--hostfile", "-hostfile", "--machinefile", "-machinefile"}) {
+      const std::string prefix = std::string(name) + "=";
+      if (words[i] == name && i + 1 < words.size()) return HostFile{i + 1, "", words[i + 1]};
+      if (words[i].starts_with(prefix)) return HostFile{i, prefix, words[i].substr(prefix.size())};
+    }
+  return std::nullopt;
+}
+
+/// The host that a line of a host file names.
+std::string host_of(const std::string& line) { return line.substr(0, line.find_first_of(" \t:#")); }
+
+/// Writes the lines of the host file at `path` that name none of `hosts` to a file in `folder`, and
+/// returns its path; "" where one of `hosts` has no line.
+std::string copy_host_file(const std::string& path, const std::vector<std::string>& hosts,
+                           const std::filesystem::path& folder) {
+  std::istringstream lines(read_file(path));
+  std::string kept;
+  std::vector<std::string> removed;
+  for (std::string line; std::getline(lines, line);)
+    if (names_host(hosts, host_of(line)))
+      removed.push_back(host_of(line));
+    else
+      kept += line + "\n";
+  if (!std::ranges::all_of(hosts, [&](const auto& host) { return names_host(removed, host); }))
+    return "";
+  const std::filesystem::path target = folder / "hosts-without-suspects";
+  write_file_atomically(target, kept);
+  return target.string();
+}
+
+}  // namespace
+
+std::vector<std::string> without_hosts(const std::vector<std::string>& words,
+                                       const std::vector<std::string>& hosts,
+                                       const std::filesystem::path& folder) {
+  if (words.empty() || hosts.empty()) return {};
+  std::vector<std::string> changed = words;
+  if (std::filesystem::path(words[0]).filename() == "srun") {
+    const std::string list = fmt::format("{}", fmt::join(hosts, ","));
+    // Of two such options srun takes the last.
+    for (std::size_t i = 1; i < changed.size(); ++i) {
+      const bool follows = (words[i - 1] == "--exclude" || words[i - 1] == "-x") && i > 1;
+      if (!follows && !words[i].starts_with("--exclude=")) continue;
+      changed[i] += "," + list;
+      return changed;
+    }
+    changed.insert(changed.begin() + 1, "--exclude=" + list);
+    return changed;
+  }
+  const std::optional<HostFile> file = host_file_of(words);
+  if (!file) return {};
+  const std::string copy = copy_host_file(file->path, hosts, folder);
+  if (copy.empty()) return {};
+  changed[file->word] = file->prefix + copy;
+  return changed;
+}
+
+std::string host_that_lost_a_rank(const std::string& line) {
+  static const std::array patterns = {
+      std::regex("noticed that process rank .* on node (\\S+) exited on signal"),
+      std::regex("[Rr]emote daemon: .* on node (\\S+)"),
+      std::regex("srun: error: (\\S+): tasks? .*: (?:Killed|.*fault|.*error|Aborted)"),
+      std::regex("srun: error: Node failure on (\\S+)")};
+  std::smatch found;
+  for (const std::regex& pattern : patterns)
+    if (std::regex_search(line, found, pattern)) return found[1];
+  return "";
+}
+
+bool has_spares(const std::vector<std::string>& words, const std::vector<std::string>& hosts) {
+  const auto value_of = [&](std::initializer_list<std::string_view> names) {
+    for (std::size_t i = 1; i < words.size(); ++i)
+      for (const std::string_view name : names) {
+        if (words[i] == name && i + 1 < words.size()) return words[i + 1];
+        if (words[i].starts_with(std::string(name) + "=")) return words[i].substr(name.size() + 1);
+      }
+    return std::string();
+  };
+  if (std::filesystem::path(words[0]).filename() == "srun") {
+    const char* all = std::getenv("SLURM_JOB_NUM_NODES");
+    const std::string wanted = value_of({"-N", "--nodes"});
+    return all && !wanted.empty() &&
+           std::atoll(all) - std::ssize(hosts) >= std::atoll(wanted.c_str());
+  }
+  const std::optional<HostFile> file = host_file_of(words);
+  const std::string ranks = value_of({"-n", "-np", "--np", "-c"});
+  if (!file || ranks.empty()) return false;
+  std::int64_t slots = 0;
+  std::istringstream lines(read_file(file->path));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string host = host_of(line);
+    if (host.empty() || names_host(hosts, host)) continue;
+    const std::size_t at = line.find("slots="), colon = host.size();
+    if (at != std::string::npos)
+      slots += std::atoll(line.c_str() + at + 6);
+    else
+      slots += colon < line.size() && line[colon] == ':' ? std::atoll(line.c_str() + colon + 1) : 1;
+  }
+  return slots >= std::atoll(ranks.c_str());
 }
 
 }  // namespace trireme

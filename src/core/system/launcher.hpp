@@ -1,4 +1,5 @@
-// An mpirun that still runs after its ranks have ended.
+// Launchers: the hosts that their words name, and an mpirun that still runs after its ranks have
+// ended.
 #pragma once
 
 #include <sys/types.h>
@@ -6,9 +7,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace trireme {
 
@@ -60,5 +65,25 @@ class LauncherWatch {
   Clock::time_point next_check_{};
   std::optional<Clock::time_point> idle_since_;
 };
+
+// ---- the words of launchers: srun and Open MPI's mpirun
+
+/// Whether one of `hosts` is `host`; a name without a domain is that of any domain.
+bool names_host(const std::vector<std::string>& hosts, std::string_view host);
+
+/// The words of a launcher without `hosts`: srun gets --exclude, and the host file of Open MPI's
+/// mpirun is copied without them to `folder`. Empty where the launcher names no hosts that others
+/// could replace, or not all of these. Throws IoError.
+std::vector<std::string> without_hosts(const std::vector<std::string>& words,
+                                       const std::vector<std::string>& hosts,
+                                       const std::filesystem::path& folder);
+
+/// The host on which a rank was lost, if `line` of a launcher (Open MPI's mpirun, srun) says so;
+/// otherwise "".
+std::string host_that_lost_a_rank(const std::string& line);
+
+/// Whether a launcher's hosts without `hosts` are as many as it asks for: the slots of mpirun's
+/// host file for its -n, the nodes of Slurm's allocation for srun's -N. Throws IoError.
+bool has_spares(const std::vector<std::string>& words, const std::vector<std::string>& hosts);
 
 }  // namespace trireme

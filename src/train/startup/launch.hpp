@@ -146,21 +146,6 @@ struct SupervisedRun {
 /// of --supervise, and with --restart only if `with_restart`.
 std::vector<std::string> supervised_words(int argc, char** argv, bool with_restart);
 
-/// The words of a launcher without `hosts`: srun gets --exclude, and the host file of Open MPI's
-/// mpirun is copied without them to `folder`. Empty where the launcher names no hosts that others
-/// could replace.
-std::vector<std::string> without_hosts(const std::vector<std::string>& words,
-                                       const std::vector<std::string>& hosts,
-                                       const std::filesystem::path& folder);
-
-/// The host on which a rank was lost, if `line` of a launcher (Open MPI's mpirun, srun) says so;
-/// otherwise "".
-std::string host_that_lost_a_rank(const std::string& line);
-
-/// Whether a launcher's hosts without `hosts` are as many as it asks for: the slots of mpirun's
-/// host file for its -n, the nodes of Slurm's allocation for srun's -N. Throws IoError.
-bool has_spares(const std::vector<std::string>& words, const std::vector<std::string>& hosts);
-
 /// Runs the command, and starts it again when it ends with 75 or is ended by a signal, as the run
 /// of a lost rank is, or with 77 where the host with wrong results can be left out; without a host
 /// that lost a rank in two starts where there are spare ones: after 1 second, then twice as long

@@ -17,17 +17,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
-#include <regex>
-#include <sstream>
 #include <string_view>
 #include <thread>
 
 #include "core/clock.hpp"
 #include "core/files.hpp"
+#include "core/system/launcher.hpp"
 #include "core/system/process.hpp"
 #include "report/metrics.hpp"
 #include "train/run_state.hpp"
@@ -201,20 +199,6 @@ std::vector<std::string> suspect_hosts(const std::filesystem::path& folder) {
   return hosts;
 }
 
-/// Writes the lines of the host file at `path` whose first word is none of `hosts`.
-std::string copy_host_file(const std::string& path, const std::vector<std::string>& hosts,
-                           const std::filesystem::path& folder) {
-  std::istringstream lines(read_file(path));
-  std::string kept;
-  for (std::string line; std::getline(lines, line);) {
-    const std::string host = line.substr(0, line.find_first_of(" \t:"));
-    if (std::ranges::find(hosts, host) == hosts.end()) kept += line + "\n";
-  }
-  const std::filesystem::path target = folder / "hosts-without-suspects";
-  write_file_atomically(target, kept);
-  return target.string();
-}
-
 /// Sleeps, unless this process is asked to stop.
 void pause_for(double seconds) {
   for (const Stopwatch watch; watch.seconds() < seconds && stop_signal() == 0;)
@@ -250,86 +234,63 @@ std::vector<std::string> supervised_words(int argc, char** argv, bool with_resta
   return words;
 }
 
-std::vector<std::string> without_hosts(const std::vector<std::string>& words,
-                                       const std::vector<std::string>& hosts,
-                                       const std::filesystem::path& folder) {
-  if (words.empty() || hosts.empty()) return {};
-  std::vector<std::string> changed = words;
-  if (std::filesystem::path(words[0]).filename() == "srun") {
-    changed.insert(changed.begin() + 1, fmt::format("--exclude={}", fmt::join(hosts, ",")));
-    return changed;
-  }
-  for (std::size_t i = 0; i + 1 < changed.size(); ++i) {
-    const std::string& word = changed[i];
-    if (word != "--hostfile" && word != "-hostfile" && word != "--machinefile" &&
-        word != "-machinefile")
-      continue;
-    changed[i + 1] = copy_host_file(changed[i + 1], hosts, folder);
-    return changed;
-  }
-  return {};
-}
-
-std::string host_that_lost_a_rank(const std::string& line) {
-  static const std::array patterns = {
-      std::regex("noticed that process rank .* on node (\\S+) exited on signal"),
-      std::regex("[Rr]emote daemon: .* on node (\\S+)"),
-      std::regex("srun: error: (\\S+): tasks? .*: (?:Killed|.*fault|.*error|Aborted)"),
-      std::regex("srun: error: Node failure on (\\S+)")};
-  std::smatch found;
-  for (const std::regex& pattern : patterns)
-    if (std::regex_search(line, found, pattern)) return found[1];
-  return "";
-}
-
-bool has_spares(const std::vector<std::string>& words, const std::vector<std::string>& hosts) {
-  const auto value_of = [&](std::initializer_list<std::string_view> names) {
-    for (std::size_t i = 1; i < words.size(); ++i)
-      for (const std::string_view name : names) {
-        if (words[i] == name && i + 1 < words.size()) return words[i + 1];
-        if (words[i].starts_with(std::string(name) + "=")) return words[i].substr(name.size() + 1);
-      }
-    return std::string();
-  };
-  if (std::filesystem::path(words[0]).filename() == "srun") {
-    const char* all = std::getenv("SLURM_JOB_NUM_NODES");
-    const std::string wanted = value_of({"-N", "--nodes"});
-    return all && !wanted.empty() &&
-           std::atoll(all) - std::ssize(hosts) >= std::atoll(wanted.c_str());
-  }
-  const std::string file = value_of({"--hostfile", "-hostfile", "--machinefile", "-machinefile"});
-  const std::string ranks = value_of({"-n", "-np", "--np", "-c"});
-  if (file.empty() || ranks.empty()) return false;
-  std::int64_t slots = 0;
-  std::istringstream lines(read_file(file));
-  for (std::string line; std::getline(lines, line);) {
-    const std::string host = line.substr(0, line.find_first_of(" \t:#"));
-    if (host.empty() || std::ranges::find(hosts, host) != hosts.end()) continue;
-    const std::size_t at = line.find("slots="), colon = host.size();
-    if (at != std::string::npos)
-      slots += std::atoll(line.c_str() + at + 6);
-    else
-      slots += colon < line.size() && line[colon] == ':' ? std::atoll(line.c_str() + colon + 1) : 1;
-  }
-  return slots >= std::atoll(ranks.c_str());
-}
-
 namespace {
 
-/// The hosts that lost ranks too often or computed wrong results, where there are others for them;
-/// else none.
-std::vector<std::string> unreliable_hosts(const SupervisedRun& run,
-                                          const std::map<std::string, int>& losses) {
-  std::vector<std::string> hosts = suspect_hosts(run.folder), unreliable;
-  for (const auto& [host, count] : losses)
-    if (count >= kMaxLosses) unreliable.push_back(host);
-  for (const std::string& host : unreliable)
-    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
-  const bool spares = has_spares(run.again, hosts);
-  say(fmt::format("{} lost a rank in {} starts{}", fmt::join(unreliable, ", "), kMaxLosses,
-                  spares ? " and is left out from now on" : "; there are no spare hosts for it"));
-  return spares ? hosts : std::vector<std::string>{};
-}
+/// The hosts that later starts of a run leave out.
+class LeftOutHosts {
+ public:
+  explicit LeftOutHosts(const SupervisedRun& run) : run_(run), known_(suspect_hosts(run.folder)) {}
+
+  /// After an exit for wrong results: leaves out the hosts that computed them. False where the
+  /// launcher names no hosts that others could replace.
+  bool leave_out_suspects() {
+    std::vector<std::string> found;
+    for (const std::string& host : suspect_hosts(run_.folder))
+      if (!names_host(hosts_, host)) found.push_back(host);
+    // Those of earlier runs may be on none of this one's hosts.
+    std::vector<std::string> fresh = found;
+    std::erase_if(fresh, [&](const std::string& host) { return names_host(known_, host); });
+    if (!fresh.empty()) found = fresh;
+    const bool replaces = !found.empty() && can_leave_out(with(found));
+    say(fmt::format(
+        "silent data corruption on {}{}",
+        found.empty() ? "an unknown host" : fmt::format("{}", fmt::join(found, ", ")),
+        replaces ? ", which is left out from now on" : "; start the run on other hosts"));
+    if (replaces) hosts_ = with(found);
+    return replaces;
+  }
+
+  /// After a rank was lost on `host`: leaves it out the second time, where there are others.
+  void count_loss(const std::string& host) {
+    if (host.empty() || ++losses_[host] != kMaxLosses || names_host(hosts_, host)) return;
+    const std::vector<std::string> all = with({host});
+    const bool spares = can_leave_out(all) && has_spares(run_.again, all);
+    say(fmt::format("{} lost a rank in {} starts{}", host, kMaxLosses,
+                    spares ? " and is left out from now on" : "; there are no spare hosts for it"));
+    if (spares) hosts_ = all;
+  }
+
+  /// The words of a launcher without these hosts.
+  std::vector<std::string> remove_from(const std::vector<std::string>& words) const {
+    const std::vector<std::string> changed = without_hosts(words, hosts_, run_.folder);
+    return changed.empty() ? words : changed;
+  }
+
+ private:
+  std::vector<std::string> with(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = hosts_;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  bool can_leave_out(const std::vector<std::string>& hosts) const {
+    return !without_hosts(run_.again, hosts, run_.folder).empty();
+  }
+
+  const SupervisedRun& run_;
+  const std::vector<std::string> known_;  ///< suspects of earlier runs
+  std::vector<std::string> hosts_;
+  std::map<std::string, int> losses_;  ///< of ranks, by host
+};
 
 /// `words` with another time for --time-limit.
 std::vector<std::string> with_time_limit(std::vector<std::string> words, double seconds) {
@@ -345,8 +306,7 @@ std::vector<std::string> with_time_limit(std::vector<std::string> words, double 
 
 ExitCode supervise(const SupervisedRun& run) {
   std::optional<Ending> before;
-  std::map<std::string, int> losses;  // of ranks, by host
-  std::vector<std::string> left_out;  // hosts
+  LeftOutHosts left_out(run);
   double delay = kFirstDelay;
   int code = 0;
   const Stopwatch watch;
@@ -355,8 +315,7 @@ ExitCode supervise(const SupervisedRun& run) {
     // A start that did not come to write its event has done nothing of what --restart says.
     const auto latest = last_start(run.folder);
     const bool has_begun = latest && (!earlier || latest->began != earlier->began);
-    std::vector<std::string> words = has_begun ? run.again : run.command;
-    if (!left_out.empty()) words = without_hosts(words, left_out, run.folder);
+    std::vector<std::string> words = left_out.remove_from(has_begun ? run.again : run.command);
     if (run.time_limit && restarts > 0) {
       const double left = std::floor(*run.time_limit - watch.seconds());
       if (left < 1) {
@@ -371,18 +330,8 @@ ExitCode supervise(const SupervisedRun& run) {
     const Ending ending = ending_of(code, run.folder);
     const bool corrupted = code == static_cast<int>(ExitCode::corrupted);
     if (stop_signal() != 0 || !(ended_early(ending) || corrupted)) break;
-    if (corrupted) {
-      const std::vector<std::string> hosts = suspect_hosts(run.folder);
-      const bool replaces = !without_hosts(run.again, hosts, run.folder).empty();
-      say(fmt::format(
-          "silent data corruption on {}{}",
-          hosts.empty() ? "an unknown host" : fmt::format("{}", fmt::join(hosts, ", ")),
-          replaces ? ", which is left out from now on" : "; start the run on other hosts"));
-      if (!replaces) break;
-      left_out = hosts;
-    }
-    if (const std::string& host = started.output->lost_host(); !host.empty())
-      if (++losses[host] == kMaxLosses) left_out = unreliable_hosts(run, losses);
+    if (corrupted && !left_out.leave_out_suspects()) break;
+    left_out.count_loss(started.output->lost_host());
     const std::string what =
         fmt::format("the run ended with {} after iteration {} ({})", code, ending.iteration,
                     ending.cause.empty() ? "no event" : ending.cause);
