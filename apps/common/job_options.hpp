@@ -266,9 +266,9 @@ inline bool answers_print_job(const DeckArguments& arguments) {
   const std::int64_t vocab = plan::planned_vocabulary(deck);
   const double flops = model::flops_per_token(deck, vocab);
   plan::Job job = plan::make_job(deck, request, flops);
-  const plan::Verdict verdict =
-      plan::judge(deck, vocab, plan::plan_run(deck, vocab), asked_memory(arguments.values, deck),
-                  job.components.front().ranks_per_node);
+  const auto node_ranks = static_cast<int>(job.components.front().ranks_per_node);
+  const plan::Verdict verdict = plan::judge(deck, vocab, plan::plan_run(deck, vocab, node_ranks),
+                                            asked_memory(arguments.values, deck), node_ranks);
   if (verdict.fits == false) throw DeckError("--print-job: {}", verdict.text);
   job.memory = verdict.text;
   if (prints_before_mpi()) print_out(plan::to_script(job));

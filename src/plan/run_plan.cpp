@@ -35,24 +35,22 @@ constexpr std::size_t kIdleNcclBytes = 331u << 20;
 // under sequence parallelism, on 4 H100s.
 constexpr std::size_t kNcclMoreReductionsBytes = 320u << 20;
 
-// Ranks that are taken to be on one node, where stages reach each other's GPUs.
-constexpr int kNodeRanks = 8;
-
-/// Whether copy engines reduce and gather what ZeRO shards: where the data ranks reach each other's
-/// GPUs.
-bool data_by_copies(const deck::Deck& deck, const grid::Layout& layout) {
+/// Whether copy engines reduce and gather what ZeRO shards: where the data ranks, between which
+/// the tensor ranks lie, are on one node.
+bool data_by_copies(const deck::Deck& deck, const grid::Layout& layout, int node_ranks) {
   const bool possible = layout.data == 2 || layout.data == 4 || layout.data == 8;
-  return deck.parallel.zero > 0 && possible && layout.ranks() <= kNodeRanks;
+  return deck.parallel.zero > 0 && possible && layout.tensor * layout.data <= node_ranks;
 }
 
 /// What communication takes on a rank of `stage`: a NCCL communicator for each axis of more than
 /// one rank, of which data ranks may not use theirs, and for the tied embedding; and for each route
 /// to and from a neighbour in the chain of stages, which is a ring when it goes round more than
 /// once, another one or, within a node, a mailbox for a message.
-std::size_t communication_bytes(const deck::Deck& deck, const grid::Layout& layout, int stage) {
+std::size_t communication_bytes(const deck::Deck& deck, const grid::Layout& layout, int stage,
+                                int node_ranks) {
   // Muon gathers matrices from their shards through NCCL.
   const bool idle_data =
-      data_by_copies(deck, layout) && deck.optimizer.type != deck::OptimizerType::muon;
+      data_by_copies(deck, layout, node_ranks) && deck.optimizer.type != deck::OptimizerType::muon;
   const bool nccl_data = layout.data > 1 && !idle_data;
   const bool sequence_parallel = deck.parallel.sequence;
   int communicators = (layout.tensor > 1) + nccl_data;
@@ -61,7 +59,7 @@ std::size_t communication_bytes(const deck::Deck& deck, const grid::Layout& layo
     const bool at_an_end = layout.is_first(stage) || layout.is_last(stage);
     const int routes = at_an_end && layout.chunks == 1 ? 2 : 4;
     communicators += 1 + (at_an_end ? 1 : 0);
-    if (layout.ranks() <= kNodeRanks)
+    if (layout.ranks() <= node_ranks)
       mailboxes = routes * comm::peer_route_bytes(message_bytes(deck));
     else
       communicators += routes;
@@ -97,7 +95,7 @@ std::size_t reduction_bytes(const grid::Layout& layout, const Precision& precisi
 
 StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                      const model::StageConfig& config, const std::vector<model::Parameter>& table,
-                     const pipeline::StageSchedule& schedule, int stage) {
+                     const pipeline::StageSchedule& schedule, int stage, int node_ranks) {
   const bool on_gpu = deck.run.device == deck::Device::cuda;
   StagePlan plan{.slots = pipeline::count_slots(schedule)};
   for (int chunk = 0; chunk < layout.chunks; ++chunk)
@@ -116,11 +114,11 @@ StagePlan plan_stage(const deck::Deck& deck, const grid::Layout& layout,
                                  : 0;
   const std::size_t reductions =
       !on_gpu ? reduction_bytes(layout, config.precision, deck.parallel.zero > 0, plan.parameters)
-      : data_by_copies(deck, layout) ? optim::kReductionStaging
-                                     : 0;
-  const std::size_t libraries = on_gpu
-                                    ? kGpuLibraryBytes + communication_bytes(deck, layout, stage)
-                                    : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0);
+      : data_by_copies(deck, layout, node_ranks) ? optim::kReductionStaging
+                                                 : 0;
+  const std::size_t libraries =
+      on_gpu ? kGpuLibraryBytes + communication_bytes(deck, layout, stage, node_ranks)
+             : kLibraryBytes + (layout.ranks() > 1 ? kSharedMemoryBytes : 0);
   plan.memory = {.weights = weights + memory.fp8_weights,
                  .gradients = gradients,
                  .optimizer = optim::Optimizer::planned_bytes(
@@ -217,12 +215,14 @@ const StagePlan& RunPlan::largest() const {
 
 struct StagePlanner::Model {
   std::int64_t vocab;
+  int node_ranks;
   std::vector<model::Parameter> table;
 };
 
-StagePlanner::StagePlanner(const deck::Deck& deck, std::int64_t vocab)
+StagePlanner::StagePlanner(const deck::Deck& deck, std::int64_t vocab, int node_ranks)
     : model_(std::make_unique<Model>(
-          Model{vocab, model::declare_parameters(model_spec(deck, {.size = vocab, .eod = {}}))})) {}
+          Model{vocab, node_ranks,
+                model::declare_parameters(model_spec(deck, {.size = vocab, .eod = {}}))})) {}
 
 StagePlanner::~StagePlanner() = default;
 
@@ -244,11 +244,11 @@ MemoryPlan StagePlanner::stage(const deck::Deck& deck, int stage, std::int64_t l
         static_cast<int>(config.spec.blocks.size() - layers);
   layout.partition[stage] = static_cast<int>(layers);
   return plan_stage(deck, layout, config, model_->table, pipeline::make_schedule(shape, stage),
-                    stage)
+                    stage, model_->node_ranks)
       .memory;
 }
 
-RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
+RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab, int node_ranks) {
   const model::StageConfig config = stage_config(deck, {.size = vocab, .eod = std::nullopt});
   const std::vector<model::Parameter> table = model::declare_parameters(config.spec);
   const pipeline::PipelineShape shape = pipeline_shape(deck);
@@ -267,7 +267,8 @@ RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab) {
                                     deck.checkpoint.every && !deck.checkpoint.async &&
                                     !deck.checkpoint.local.path};
   for (int stage = 0; stage < plan.layout.pipeline; ++stage)
-    plan.stages.push_back(plan_stage(deck, plan.layout, config, table, schedules[stage], stage));
+    plan.stages.push_back(
+        plan_stage(deck, plan.layout, config, table, schedules[stage], stage, node_ranks));
   return plan;
 }
 

@@ -64,10 +64,13 @@ struct RunPlan {
   const StagePlan& largest() const;
 };
 
+/// Ranks that a plan takes to be on one node unless it is told: those reach each other's GPUs.
+inline constexpr int kNodeRanks = 8;
+
 /// The memory of single stages, for a search that plans many layouts of a model: as plan_run()'s.
 class StagePlanner {
  public:
-  StagePlanner(const deck::Deck& deck, std::int64_t vocab);
+  StagePlanner(const deck::Deck& deck, std::int64_t vocab, int node_ranks = kNodeRanks);
   ~StagePlanner();
 
   /// A rank of `stage` with `layers` layers under the layout of `deck`, which may differ from the
@@ -80,8 +83,8 @@ class StagePlanner {
   std::unique_ptr<const Model> model_;
 };
 
-/// Plans a run; parallel.data must be resolved.
-RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab);
+/// Plans a run with `node_ranks` on each node; parallel.data must be resolved.
+RunPlan plan_run(const deck::Deck& deck, std::int64_t vocab, int node_ranks = kNodeRanks);
 
 /// The plan as the table that `--plan` prints.
 std::string to_text(const RunPlan& plan);

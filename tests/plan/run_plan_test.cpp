@@ -137,6 +137,21 @@ TEST(RunPlan, ZeroBubbleTakesNoMoreThanTheFullestStage) {
   }
 }
 
+TEST(RunPlan, CopyEnginesExchangeShardsOnOneNode) {
+  const auto memory = [](int node_ranks, const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"run.device=cuda", "batch.global=8"};
+    all.insert(all.end(), words.begin(), words.end());
+    return plan_run(gpt2_deck(all, 2), kGpt2Vocab, node_ranks).largest().memory;
+  };
+  const MemoryPlan copies = memory(2, {"parallel.zero=1"}), nccl = memory(1, {"parallel.zero=1"});
+  EXPECT_EQ(copies.communication - nccl.communication, 32u << 20) << "staging";
+  EXPECT_EQ(nccl.libraries - copies.libraries, 430u << 20) << "an idle NCCL takes less";
+  EXPECT_EQ(memory(2, {"parallel.zero=0"}).total(), memory(1, {"parallel.zero=0"}).total());
+  // Muon gathers matrices from their shards through NCCL.
+  const std::vector<std::string> muon = {"parallel.zero=1", "optimizer.type=muon"};
+  EXPECT_EQ(memory(2, muon).libraries, nccl.libraries);
+}
+
 TEST(RunPlan, RecomputedLayersAreInputsInEachSlotAndOneSetForAll) {
   const auto with = [](std::vector<std::string> words) {
     words.insert(words.end(), {"parallel.pipeline=4", "parallel.data=1", "batch.global=32"});

@@ -35,10 +35,17 @@ std::vector<double> memory_of_stages(const deck::Deck& deck, const NodeMap& node
   return memory;
 }
 
+/// GPUs of the nodes that have the fewest.
+int smallest_node(const Cluster& cluster) {
+  const auto by_gpus = [](const NodeKind& a, const NodeKind& b) { return a.gpus < b.gpus; };
+  return static_cast<int>(std::ranges::min_element(cluster.nodes, by_gpus)->gpus);
+}
+
 /// Plans stages of a model, each once.
 class Memory {
  public:
-  Memory(const deck::Deck& deck, std::int64_t vocab) : planner_(deck, vocab) {}
+  Memory(const deck::Deck& deck, std::int64_t vocab, const Cluster& cluster)
+      : planner_(deck, vocab, smallest_node(cluster)) {}
 
   double bytes(const deck::Deck& deck, int stage, std::int64_t layers) {
     const auto& p = deck.parallel;
@@ -260,7 +267,7 @@ TimedLayout time_layout(const deck::Deck& deck, std::int64_t vocab, const Cluste
   if (!times.computable())
     throw DeckError("precision.compute = {}: a kind of GPU of cluster '{}' has no peak for it",
                     name_of(deck.precision.compute), cluster.name);
-  Memory memory(deck, vocab);
+  Memory memory(deck, vocab, cluster);
   const auto partition = deck::layers_per_stage(deck);
   TimedLayout result{.deck = deck, .order = order, .time = times.step_time(partition)};
   for (int stage = 0; stage < times.stages(); ++stage)
@@ -274,7 +281,7 @@ std::optional<TimedLayout> repartition(const deck::Deck& deck, std::int64_t voca
                                        const Cluster& cluster, const NodeOrder& order) {
   const NodeMap map(cluster, order);
   const LayoutTimes times(deck, model_shape(deck, vocab), map);
-  Memory memory(deck, vocab);
+  Memory memory(deck, vocab, cluster);
   return timed(deck, times, map, order, memory, kManySimulations, kNoLimit);
 }
 
@@ -283,7 +290,7 @@ SearchResult search_layouts(const deck::Deck& deck, std::int64_t vocab, const Cl
   const Stopwatch watch;
   SearchResult result;
   Progress meter("searching", "layout", /*total=*/0, options.progress);
-  Memory memory(deck, vocab);
+  Memory memory(deck, vocab, cluster);
   std::vector<std::int64_t> all;
   for (const NodeKind& kind : cluster.nodes) all.push_back(kind.count);
   result.ranked =

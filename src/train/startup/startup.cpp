@@ -390,7 +390,9 @@ std::optional<plan::AvailableMemory> memory_here(const deck::Deck& deck) {
 
 void require_memory(const deck::Deck& deck, std::int64_t vocab, const device::Backend& backend,
                     const comm::Groups& groups) {
-  const plan::RunPlan plan = plan::plan_run(deck, vocab);
+  const double on_node = groups.world->split_by_node()->size();
+  const auto node_ranks = static_cast<int>(groups.world->all_reduce(on_node, comm::Reduce::min));
+  const plan::RunPlan plan = plan::plan_run(deck, vocab, node_ranks);
   const plan::MemoryPlan& mine = plan.stages[groups.place.pipeline].memory;
   const device::Backend::Memory memory = backend.memory();
   refuse(*groups.world, ExitCode::failure,
