@@ -312,6 +312,10 @@ Item read_yaml(std::string_view text, int source, Problems& problems) {
     problems.add(bad->first, bad->second);
     return refused;
   }
+  // yaml-cpp lets the end of a text close a quote where the text ends with a newline.
+  const std::size_t last_line_end =
+      text.find_first_of("\r\n", text.find_last_not_of(" \t\r\n") + 1);
+  text = text.substr(0, last_line_end);
   TreeBuilder builder(source, problems);
   try {
     std::istringstream stream{std::string(text)};

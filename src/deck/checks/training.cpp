@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "core/text.hpp"
@@ -274,6 +275,13 @@ void Checker::fp8() {
 void Checker::loss_scale() {
   const Precision& precision = deck_.precision;
   const LossScale& scale = precision.loss_scale;
+  const auto fits_fp32 = [](double value) {
+    return value >= std::numeric_limits<float>::min() && value <= std::numeric_limits<float>::max();
+  };
+  require(!scale.value || fits_fp32(*scale.value), {"precision.loss_scale.value"}, [&] {
+    return fmt::format("precision.loss_scale.value = {} is beyond fp32 (1.2e-38 to 3.4e38)",
+                       *scale.value);
+  });
   const auto belongs_to_dynamic = [&](bool left_out, std::string_view path) {
     require(
         left_out || is_dynamic(precision),
