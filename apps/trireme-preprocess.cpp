@@ -100,6 +100,7 @@ void train_where_missing(const po::variables_map& values, const tokenizer::Token
   training.source = documents_of(values);
   tokenizer::require_rereadable(training.source.inputs, "--train-tokenizer");
   training.size = values["train-tokenizer"].as<int>();
+  training.skip_bad = values["skip-bad"].as<bool>();
   const auto summary = tokenizer::train_tokenizer(training);
   print_out(fmt::format("{}: {} from {} in {:.1f} s\n", training.output.string(),
                         counted(training.size, "piece"), counted(summary.lines, "line"),
@@ -138,9 +139,15 @@ void encode(const po::variables_map& values) {
                      work.source.key);
   work.output = prefix_of(values);
   work.source.keep_blank_lines = values["keep-blank-lines"].as<bool>();
-  if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::json_lines)
+  using tokenizer::DocumentFormat;
+  const DocumentFormat format = work.source.format;
+  if (work.source.keep_blank_lines && format == DocumentFormat::json_lines)
     throw UsageError("--keep-blank-lines is for plain text, not for --format jsonl");
-  if (work.source.keep_blank_lines && work.source.format == tokenizer::DocumentFormat::text_files)
+  if (work.source.keep_blank_lines && format == DocumentFormat::by_name &&
+      std::ranges::all_of(work.source.inputs, is_json_name))
+    throw UsageError("--keep-blank-lines is for plain text, not for JSON lines");
+  if (work.source.keep_blank_lines &&
+      (format == DocumentFormat::text_files || format == DocumentFormat::files_by_name))
     throw UsageError("--keep-blank-lines: with --document file a document is a whole file");
   work.append_eod = values["append-eod"].as<bool>();
   work.presplit_sentences = values["presplit-sentences"].as<bool>();

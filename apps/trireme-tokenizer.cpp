@@ -43,7 +43,8 @@ std::vector<std::int32_t> parse_ids(const std::string& line) {
   const auto is_id = [](const nlohmann::json& id) {
     return id.is_number_unsigned() && id.get<std::uint64_t>() <= INT32_MAX;
   };
-  if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_id))
+  const bool has_nul = line.find('\0') != std::string::npos;  // the end of the library's input
+  if (has_nul || !json.is_array() || !std::all_of(json.begin(), json.end(), is_id))
     throw DataError("expected a JSON list of ids, such as [464, 3290]");
   return json.get<std::vector<std::int32_t>>();
 }

@@ -107,6 +107,12 @@ inline po::options_description document_options() {
   return options;
 }
 
+/// Whether a file is one of JSON lines by its name, compressed or not.
+inline bool is_json_name(const std::string& input) {
+  const std::string name = std::filesystem::path(input).filename().string();
+  return name.find(".json") != std::string::npos;
+}
+
 /// The documents that the parsed options name. Throws UsageError for words that are no format.
 inline tokenizer::DocumentSource documents_of(const po::variables_map& values) {
   using tokenizer::DocumentFormat;
@@ -124,14 +130,13 @@ inline tokenizer::DocumentSource documents_of(const po::variables_map& values) {
   source.key = values["key"].as<std::string>();
   if (source.key.empty()) throw UsageError("--key: must name a key of the JSON lines");
   for (const std::string& input : source.inputs)
-    if (unit == "file" && format.empty() &&
-        std::filesystem::path(input).filename().string().find(".jsonl") != std::string::npos)
+    if (unit == "file" && format.empty() && is_json_name(input))
       throw UsageError(
           "--document file: '{}' has a document per line; leave the option out, or give --format "
           "text",
           input);
   if (unit == "file")
-    source.format = DocumentFormat::text_files;
+    source.format = format.empty() ? DocumentFormat::files_by_name : DocumentFormat::text_files;
   else if (format == "text")
     source.format = DocumentFormat::text_lines;
   else if (format == "jsonl")

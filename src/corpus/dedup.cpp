@@ -274,7 +274,9 @@ Report dedup(const DedupOptions& options) {
 
 std::uint64_t shuffle(const ShuffleOptions& options) {
   constexpr std::size_t kParts = 256;
-  if (options.source.format == tokenizer::DocumentFormat::text_files)
+  using tokenizer::DocumentFormat;
+  const DocumentFormat format = options.source.format;
+  if (format == DocumentFormat::text_files || format == DocumentFormat::files_by_name)
     throw UsageError("shuffle is for lines, not for --document file");
   tokenizer::DocumentReader reader(options.source);
   tokenizer::PartFile output(options.output);

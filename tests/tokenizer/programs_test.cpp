@@ -44,6 +44,16 @@ TEST_F(ProgramsTest, PreprocessWritesADatasetAndSaysSo) {
   EXPECT_EQ(read_file(folder_ / "z_text_document.bin").size(), 6u);
 }
 
+TEST_F(ProgramsTest, WholeFilesOfATarAreTextsButForJsonLines) {
+  write("a.txt", "one\ntwo\n");
+  write("b.jsonl", "{\"text\": \"three\"}\n{\"text\": \"four\"}\n");
+  ASSERT_EQ(std::system(("cd '" + folder_.string() + "' && tar cf c.tar a.txt b.jsonl").c_str()),
+            0);
+  EXPECT_EQ(run("trireme-preprocess --output t --tokenizer bytes --input c.tar --document file"),
+            0);
+  EXPECT_NE(out_.find(": 3 documents, 17 tokens"), std::string::npos) << out_;
+}
+
 TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   const std::string good = "trireme-preprocess --output y --tokenizer bytes --input ";
   write("a.txt", "a\n");
@@ -53,6 +63,15 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "y_text_document.bin.part"));
   EXPECT_EQ(run(good + "bad.jsonl --skip-bad"), 0);
   EXPECT_TRUE(out_.ends_with(" 1 bad document skipped\n")) << out_;
+  EXPECT_EQ(run("trireme-preprocess --output y --tokenizer bpe --model bpe.json --train-tokenizer "
+                "257 --skip-bad --input bad.jsonl"),
+            0)
+      << err_;
+  write("nul.jsonl", std::string("{\"text\": \"a\"}\0{\"text\": \"lost\"}\n", 30));
+  EXPECT_EQ(run(good + "nul.jsonl"), 65);
+  EXPECT_EQ(err_, "trireme-preprocess: nul.jsonl:1: not JSON at byte 14: a NUL\n");
+  write("ids.txt", std::string("[72]\0[1]\n", 9));
+  EXPECT_EQ(run("trireme-tokenizer decode --tokenizer bytes <ids.txt"), 65);
   EXPECT_EQ(run(good + "absent.txt"), 74);
   EXPECT_EQ(err_, "trireme-preprocess: cannot open 'absent.txt': No such file or directory\n");
   const std::pair<const char*, const char*> usage[] = {
@@ -74,6 +93,10 @@ TEST_F(ProgramsTest, PreprocessErrorsHaveTheirExitCodes) {
       {"a.jsonl --document file",
        "--document file: 'a.jsonl' has a document per line; leave the option out, or give --format "
        "text"},
+      {"a.json --document file",
+       "--document file: 'a.json' has a document per line; leave the option out, or give --format "
+       "text"},
+      {"a.jsonl.gz --keep-blank-lines", "--keep-blank-lines is for plain text, not for JSON lines"},
       {"a.txt --model m", "the bytes tokenizer has no use for --model m"}};
   for (const auto& [options, message] : usage) {
     EXPECT_EQ(run(good + options), 2) << options;

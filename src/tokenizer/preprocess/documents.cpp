@@ -215,6 +215,9 @@ bool is_blank(std::string_view line) {
 
 /// `wanted`, or what it means for a text of this name.
 DocumentFormat format_of(const std::string& name, DocumentFormat wanted) {
+  if (wanted == DocumentFormat::files_by_name)
+    return name.ends_with(".jsonl") || name.ends_with(".json") ? DocumentFormat::json_lines
+                                                               : DocumentFormat::text_files;
   const bool whole = wanted == DocumentFormat::by_name_whole;
   if (!whole && wanted != DocumentFormat::by_name) return wanted;
   if (!name.ends_with(".txt")) return DocumentFormat::json_lines;

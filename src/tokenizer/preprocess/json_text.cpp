@@ -164,6 +164,11 @@ std::string strict_json(std::string_view line, std::string_view character) {
 /// Looks for `key` in `line`; the result has the text, or else `error`.
 FindKey look_up(std::string_view line, const std::string& key) {
   FindKey found(key);
+  // The library takes a NUL for the end of its input, and what follows as not there.
+  if (const std::size_t nul = line.find('\0'); nul != std::string_view::npos) {
+    found.error = fmt::format("not JSON at byte {}: a NUL", nul + 1);
+    return found;
+  }
   if (nlohmann::json::sax_parse(line.begin(), line.end(), &found)) return found;
   // Lines that only Python reads are rare: repair after the strict parse has failed.
   FindKey repaired(key), otherwise(key);

@@ -286,13 +286,20 @@ PresplitSummary presplit(const PresplitOptions& options) {
 namespace {
 
 /// Calls `take` with each line of the documents that is not empty; with `whole` with each document.
-void for_each_text(const DocumentSource& source, bool whole,
+/// Those that cannot be read are left out if `skip_bad`.
+void for_each_text(const DocumentSource& source, bool whole, bool skip_bad,
                    const std::function<void(std::string&)>& take) {
   DocumentReader reader(source);
   DocumentBatch batch;
   while (reader.read(batch)) {
     for (const auto& record : batch.records) {
-      std::string text = document_text(batch, record, source.key);
+      std::string text;
+      try {
+        text = document_text(batch, record, source.key);
+      } catch (const DataError&) {
+        if (!skip_bad) throw;
+        continue;
+      }
       if (whole) {
         if (!text.empty()) take(text);
         continue;
@@ -361,7 +368,7 @@ TrainingSummary train_tokenizer(const TrainingOptions& options) {
   BpeTrainer tokens(options.pattern);
   std::vector<std::string> lines;
   auto reading = std::make_unique<Progress>("reading text", "B", /*total=*/0, options.progress);
-  for_each_text(options.source, bpe, [&](std::string& line) {
+  for_each_text(options.source, bpe, options.skip_bad, [&](std::string& line) {
     if (bpe)
       summary.lines += static_cast<std::uint64_t>(std::count(line.begin(), line.end(), '\n'));
     ++summary.lines;

@@ -28,6 +28,7 @@ enum class DocumentFormat {
   json_lines,     ///< each line is a JSON object with the text under a key
   text_lines,     ///< each line is a document; blank lines are dropped unless keep_blank_lines
   text_files,     ///< each file is a document
+  files_by_name,  ///< json_lines for *.jsonl and *.json, compressed or not, otherwise text_files
 };
 
 /// Which documents to read.
@@ -260,6 +261,7 @@ struct TrainingOptions {
   std::optional<bool> lowercase;       ///< as in TokenizerSpec: wordpiece
   std::int32_t alphabet = 1000;        ///< maximum number of distinct characters: wordpiece
   std::string pattern = "llama3";      ///< gpt2, llama3 or qwen: bpe
+  bool skip_bad = false;               ///< leaves out documents that cannot be read
   std::FILE* progress = nullptr;       ///< for the progress meter
 };
 
