@@ -158,6 +158,9 @@ data::GptBlendConfig index_config(const po::variables_map& values) {
   if (values.count("samples") > 0) common.samples = values["samples"].as<std::int64_t>();
   if (common.format.sequence < 1 || common.samples.value_or(1) < 1)
     throw UsageError("--sequence and --samples: expected 1 or more");
+  if (common.samples.value_or(1) > INT64_MAX / 4 / common.format.sequence)
+    throw UsageError("--samples {} of {} tokens are more than 64-bit numbers count",
+                     *common.samples, common.format.sequence);
   if (config.weights.size() > 1 && !common.samples)
     throw UsageError("weights need --samples: without it each dataset is taken once");
   return config;

@@ -205,6 +205,11 @@ ArraySummary export_array(const std::filesystem::path& dataset,
   for (std::int64_t sequence = 0; sequence < input.sequences(); ++sequence) {
     tokens.resize(static_cast<std::size_t>(input.length(sequence)));
     input.read_tokens(input.first_token(sequence), tokens);
+    const auto wide = std::ranges::find_if(
+        tokens, [](std::int64_t id) { return id < INT32_MIN || id > INT32_MAX; });
+    if (wide != tokens.end())
+      throw DataError("'{}': id {} of sequence {} needs more than the 32 bits of an array's ids",
+                      dataset.string(), *wide, sequence);
     ids.insert(ids.end(), tokens.begin(), tokens.end());
   }
   write_file_atomically(output, NpyArray(std::move(ids)).serialize());

@@ -406,7 +406,10 @@ void fill_sample(const PretrainingExample& example, const RecordConfig& config,
     sample.types[i] = static_cast<std::int32_t>(example.segment_ids[i]);
   }
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    if (example.masked_lm_weights[i] == 0) continue;  // fills the list up
+    const float weight = example.masked_lm_weights[i];
+    if (weight == 0) continue;  // fills the list up
+    if (weight != 1)
+      throw DataError("{}: masked_lm_weights has {}, expected 0 or 1", place, weight);
     require_below(positions[i], length, "masked_lm_positions", place);
     require_below(example.masked_lm_ids[i], config.vocab, "masked_lm_ids", place);
     sample.labels[static_cast<std::size_t>(positions[i])] =

@@ -224,6 +224,7 @@ TEST_F(RecordSamplesTest, RefusesWhatIsNoExample) {
   expect_refused("masked_lm_ids", {1, 2000, 0}, "masked_lm_ids has a 2000; expected 0 to 999");
   expect_refused("masked_lm_ids", {1}, "masked_lm_ids has 1 elements");
   expect_refused("masked_lm_weights", {1, 1}, "masked_lm_weights has 2 elements");
+  expect_refused("masked_lm_weights", {1, 0.5, 0}, "masked_lm_weights has 0.5, expected 0 or 1");
   expect_refused("next_sentence_labels", {2}, "next_sentence_labels has a 2; expected 0 to 1");
   expect_refused("next_sentence_labels", {}, "next_sentence_labels has 0 elements");
   for (const auto& [name, values] : lists_of(1)) {
