@@ -202,6 +202,20 @@ TEST_F(HuggingFaceTest, ReadsWindowsOfAllLayersAndLimitsTheContextToThoseOfSome)
   EXPECT_EQ(imported("use_sliding_window", false), Read(0, 8, false));
 }
 
+TEST_F(HuggingFaceTest, ReadsTheLayersOfMistralsWindow) {
+  export_model(checkpoint_of(llama_deck_with("bias: none, window: 4")), folder_ / "out");
+  configure("model_type", "mistral");
+  for (const bool all : {true, false}) {
+    fs::remove(folder_ / "back.h5");
+    configure("layer_types", nlohmann::json::array({all ? "sliding_attention" : "full_attention",
+                                                    "sliding_attention"}));
+    import_model(folder_ / "out", folder_ / "back.h5", {.write_deck = folder_ / "deck.yaml"});
+    const deck::Model model = deck::load(folder_ / "deck.yaml", {}, {.need_data = false}).model;
+    EXPECT_EQ(model.window.value_or(0), all ? 4 : 0);
+    EXPECT_EQ(model.positions, all ? 8 : 4);
+  }
+}
+
 TEST_F(HuggingFaceTest, ImportsAModelWithoutAStandardDeviationOfInitialWeights) {
   for (const std::string& deck : {std::string(kDeck), llama_deck_with("bias: none")}) {
     fs::remove_all(folder_ / "out");

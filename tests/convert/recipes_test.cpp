@@ -181,7 +181,7 @@ TEST(Recipes, LlamaOfMegatronCore) {
   EXPECT_NE(result.deck.find("# Its ranks: 8 "), std::string::npos) << result.deck;
   // Without arguments it has no data: a note says so.
   const Result bare = convert({.file = script});
-  EXPECT_NE(bare.deck.find("  vocab: 128256 "), std::string::npos) << bare.deck;
+  EXPECT_NE(bare.deck.find("  vocab: 128257 "), std::string::npos) << bare.deck;
   EXPECT_NE(bare.deck.find("  output: checkpoints/llama3_8b "), std::string::npos) << bare.deck;
   EXPECT_TRUE(std::any_of(bare.notes.begin(), bare.notes.end(), [](const std::string& note) {
     return note.find("names no dataset") != std::string::npos;
@@ -225,7 +225,7 @@ TEST(Recipes, SaysWhereEachKeyComesFrom) {
       "2");
   has("  type: linear                        # the default of Megatron-LM\n");
   has("  compute: fp32                       # the default of Megatron-LM\n");
-  has("  vocab: 100                          # --vocab-size 100\n");
+  has("  vocab: 101                          # --vocab-size 100, and the end of document\n");
   has("#   --num-workers 2: samples are read through a memory-mapped file\n");
   ASSERT_EQ(result.notes.size(), 2u);
   EXPECT_NE(

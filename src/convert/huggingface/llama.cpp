@@ -130,15 +130,15 @@ std::optional<Window> window_of(const ConfigReader& config, const std::string& t
   const bool optional = type == "qwen2" || type == "qwen3";
   if (!optional && type != "mistral") return std::nullopt;  // transformers reads no such key
   if (optional && !config.flag("use_sliding_window", false)) return std::nullopt;
-  if (type == "mistral" && !config.has("sliding_window")) return Window{4096};  // the default
-  if (config["sliding_window"].is_null()) return std::nullopt;
-  const Window window{.tokens = config.size("sliding_window")};
-  if (!optional) return window;
+  const bool by_default = type == "mistral" && !config.has("sliding_window");
+  if (!by_default && config["sliding_window"].is_null()) return std::nullopt;
+  const Window window{.tokens = by_default ? 4096 : config.size("sliding_window")};
   if (const nlohmann::json& types = config["layer_types"]; types.is_array()) {
     const auto sliding = std::ranges::count(types, nlohmann::json("sliding_attention"));
     if (sliding == 0) return std::nullopt;
     return Window{window.tokens, sliding == std::ssize(types)};
   }
+  if (!optional) return window;
   // Layers from this one on have the window.
   const nlohmann::json& first = config["max_window_layers"];
   const std::int64_t full = first.is_number_integer() ? first.get<std::int64_t>() : 28;

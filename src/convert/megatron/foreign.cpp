@@ -254,8 +254,18 @@ void add_words(const Flag& flag, const Value& value, std::vector<std::string>& w
     if (value.is(Value::Kind::boolean) && value.integer != 0) words.push_back(name);
     return;
   }
-  // Other refused flags have values that mean "not used".
-  if (flag.fate == Fate::refused || value.is(Value::Kind::none)) return;
+  // Of other refused flags values mean "not used", not that there is none.
+  constexpr std::string_view kUnsetIsNone[] = {"activation-func-clamp-value",
+                                               "no-rope-freq",
+                                               "mrope-section",
+                                               "glu-activation",
+                                               "softmax-scale",
+                                               "experimental-attention-variant",
+                                               "mtp-num-layers",
+                                               "heterogeneous-layers-config-path"};
+  const bool may_be_unused = flag.fate == Fate::refused &&
+                             std::ranges::find(kUnsetIsNone, flag.name) == std::end(kUnsetIsNone);
+  if (may_be_unused || value.is(Value::Kind::none)) return;
   std::vector<std::string> texts;
   if (value.is(Value::Kind::list))
     for (const Value* item : value.items) texts.push_back(text_of(*item));

@@ -213,7 +213,7 @@ class Flags(RunTest):
 MODEL="--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16"
 torchrun --nproc_per_node $GPUS pretrain_gpt.py $MODEL --max-position-embeddings 16 \\
   --micro-batch-size 2 --global-batch-size 4 --train-iters 3 --lr 1e-3 --lr-decay-style cosine \\
-  --lr-warmup-iters 1 --tokenizer-type NullTokenizer --vocab-size 257 --data-path {dataset()} \\
+  --lr-warmup-iters 1 --tokenizer-type NullTokenizer --vocab-size 256 --data-path {dataset()} \\
   --split 90,10,0 --eval-iters 0 --log-interval 1 --save {self.folder}/run/checkpoints
 """)
         deck = self.folder / "deck.yaml"

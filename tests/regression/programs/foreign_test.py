@@ -108,7 +108,7 @@ class Foreign(ForeignTest):
         self.source = self.latest("run")
         self.args = argparse.Namespace(
             num_layers=4, hidden_size=32, ffn_hidden_size=128, num_attention_heads=4, kv_channels=8,
-            seq_length=32, max_position_embeddings=32, padded_vocab_size=264, vocab_size=257,
+            seq_length=32, max_position_embeddings=32, padded_vocab_size=264, vocab_size=256,
             tokenizer_type="NullTokenizer", micro_batch_size=1, global_batch_size=8, lr=3e-3, min_lr=0.0,
             lr_decay_style="cosine", lr_warmup_iters=5, lr_warmup_samples=0, lr_decay_iters=60,
             lr_warmup_fraction=None, train_iters=20, train_samples=None, data_path=[str(dataset())],
@@ -216,6 +216,7 @@ class Foreign(ForeignTest):
             fails(text, code)
 
         fails_with("counts 10 iterations and -8 samples, -8 of them in its schedule", consumed_train_samples=-8)
+        fails_with("--softmax-scale 0.5", code=DECK, softmax_scale=0.5)
         fails_with(f"the arguments in '{ranks}': --lr -1: schedule.peak = -1: must be above 0", code=DECK, lr=-1.0)
         with h5py.File(self.source, "r") as source:
             foreign_checkpoints.megatron(self.folder / "theirs", source, self.args, tensor=2)
@@ -252,7 +253,7 @@ class ForeignLlama(ForeignTest):
         """The `args` of Megatron-Core, such as its defaults are."""
         base = dict(
             num_layers=4, hidden_size=32, num_attention_heads=4, group_query_attention=True, num_query_groups=2,
-            seq_length=32, max_position_embeddings=32, padded_vocab_size=264, vocab_size=257,
+            seq_length=32, max_position_embeddings=32, padded_vocab_size=264, vocab_size=256,
             tokenizer_type="NullTokenizer", micro_batch_size=1, global_batch_size=8, lr=3e-3, min_lr=0.0,
             lr_decay_style="cosine", lr_warmup_iters=5, lr_warmup_samples=0, lr_decay_iters=60,
             lr_warmup_fraction=None, train_iters=20, train_samples=None, data_path=[str(dataset())],

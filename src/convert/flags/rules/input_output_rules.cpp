@@ -115,7 +115,11 @@ void apply_tokenizer(Recipe& recipe) {
     }
     leave_out(recipe, {"vocab-file", "merge-file", "vocab-size"}, type);
   } else if (type == "NullTokenizer") {
-    if (const Given* size = recipe.flags.find("vocab-size")) recipe.copy(*size, "model.vocab");
+    // Its end of document is the id after the vocabulary.
+    if (const Given* given_size = recipe.flags.find("vocab-size"))
+      if (const auto size = recipe.whole(given_size))
+        draft.set("model.vocab", fmt::format("{}", *size + 1),
+                  given_size->text() + ", and the end of document");
     leave_out(recipe, {"vocab-file", "merge-file", "tokenizer-model", "tokenizer-path"}, type);
   } else {
     draft.error(
