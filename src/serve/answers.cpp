@@ -110,11 +110,14 @@ std::string megatron_answer(const tokenizer::Tokenizer& tokenizer, const Complet
   OrderedJson json{{"text", OrderedJson::array()}, {"segments", OrderedJson::array()}};
   OrderedJson scores = OrderedJson::array();
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    const std::string text = request.work[i].prompt + choices[i].text;
-    json["text"].push_back(text);
-    json["segments"].push_back(segments_of(tokenizer, text));
+    json["text"].push_back(request.work[i].prompt + choices[i].text);
+    OrderedJson segments = segments_of(tokenizer, request.work[i].prompt);
     OrderedJson own = OrderedJson::array();
-    for (const TokenText& token : choices[i].tokens) own.push_back(token.log_probability);
+    for (const TokenText& token : choices[i].tokens) {
+      segments.push_back(token.text);
+      own.push_back(token.log_probability);
+    }
+    json["segments"].push_back(std::move(segments));
     scores.push_back(std::move(own));
   }
   if (request.log_probabilities) json["logprobs"] = std::move(scores);

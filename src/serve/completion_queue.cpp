@@ -145,7 +145,7 @@ void CompletionQueue::start(generate::BatchGenerator& generator,
     active->streams.push_back(
         std::make_unique<TokenTexts>(tokenizer_, work.ids, request.stop_strings));
     TokenTexts* stream = active->streams.back().get();
-    const bool scores = request.log_probabilities;
+    const bool scores = request.log_probabilities || request.segments;
     active->tickets.push_back(generator.submit(
         {.prompt = work.ids,
          .request = request.generate,

@@ -263,6 +263,7 @@ CompletionRequest parse_megatron(std::string_view body, const tokenizer::Tokeniz
   CompletionRequest request{.work = {}, .generate = base_request(tokenizer)};
   request.echo = true;
   request.log_probabilities = flag(json, "logprobs");
+  request.segments = true;
   if (request.log_probabilities) request.generate.alternatives = 0;
   request.generate.tokens =
       whole(json, "tokens_to_generate", std::min<std::int64_t>(64, limits.new_tokens), 1,

@@ -95,6 +95,7 @@ struct CompletionRequest {
   bool stream = false;
   bool echo = false;  ///< the text begins with the prompt
   bool log_probabilities = false;
+  bool segments = false;  ///< choices have their tokens, also without log-probabilities
 };
 
 /// Parses the body of POST /v1/completions. Beyond OpenAI's keys: top_k, min_p, repetition_penalty;

@@ -557,6 +557,19 @@ class SentencePieces(RunTest):
         found = json.loads(text)
         self.assertEqual("".join(found["segments"][0]), found["text"][0])
 
+    def test_segments_are_those_of_the_tokens(self):
+        for seed in range(8):
+            body = {"prompts": ["Licensed under the"], "tokens_to_generate": 12, "random_seed": seed + 1, "logprobs": True}
+            status, text = self.server.ask("PUT", "/api", body)
+            self.assertEqual(status, 200, text)
+            found = json.loads(text)
+            status, text = self.server.ask("PUT", "/api", {**body, "logprobs": False})
+            self.assertEqual(json.loads(text)["segments"], found["segments"])
+            generated = len(found["logprobs"][0])
+            self.assertGreater(generated, 0)
+            prompt = found["segments"][0][:-generated]
+            self.assertEqual("".join(prompt), "Licensed under the")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
