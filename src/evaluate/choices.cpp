@@ -88,7 +88,9 @@ std::string capitalized(const std::string& text) {
   const UChar32 first = whole.char32At(0);
   icu::UnicodeString rest = whole.tempSubString(U16_LENGTH(first));
   std::string out;
-  icu::UnicodeString(static_cast<UChar32>(u_totitle(first)))
+  // Of some characters the title case is several.
+  icu::UnicodeString(first)
+      .toTitle(nullptr, icu::Locale::getRoot(), U_TITLECASE_NO_BREAK_ADJUSTMENT)
       .append(rest.toLower(icu::Locale::getRoot()))
       .toUTF8String(out);
   return out;

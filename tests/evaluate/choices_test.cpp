@@ -41,6 +41,10 @@ TEST_F(ChoicesTest, HellaSwagIsCleanedAsByTheHarness) {
   EXPECT_EQ(choices[0].continuation, " he falls down.");
   EXPECT_EQ(choices[1].text, "he rests");
   EXPECT_EQ(choices[2].text, "[c\n] end");
+  const auto sharp =
+      read("hellaswag", R"({"activity_label": "A", "ctx_a": "B.", "ctx_b": "ßETA Go", )"
+                        R"("label": "0", "endings": ["x", "y"]})");
+  EXPECT_EQ(sharp[0].choices[0].context, "A: B. Sseta go");
 }
 
 TEST_F(ChoicesTest, ReadsTheOtherPublishedForms) {
