@@ -25,6 +25,7 @@
 #include "core/system/process.hpp"
 #include "core/text.hpp"
 #include "device/backend.hpp"
+#include "report/metrics.hpp"
 #include "sweep/sweep.hpp"
 
 namespace trireme::sweep {
@@ -96,6 +97,19 @@ void GpuPool::give_back(const std::vector<std::string>& gpus) {
 }
 
 namespace {
+
+/// Whether the start of the run in `folder` that began `seconds` ago has written a checkpoint, from
+/// which the next one resumes.
+bool has_saved(const std::filesystem::path& folder, double seconds) {
+  std::error_code unreadable;
+  const std::filesystem::path metrics = folder / "metrics.jsonl";
+  if (!std::filesystem::exists(metrics, unreadable)) return false;
+  const std::string text = read_file(metrics);
+  const auto last = report::last_start(text, std::nullopt);
+  if (!last || last->began < unix_time() - seconds - 1.0) return false;
+  const std::size_t start = text.rfind("{\"kind\":\"start\"");
+  return text.find("\n{\"kind\":\"checkpoint\"", start) != std::string::npos;
+}
 
 /// In the child: becomes the program or ends with 127.
 [[noreturn]] void become(const Command& command, std::vector<char*>& words, int output,
@@ -285,13 +299,15 @@ class Runner {
     const PlannedRun& run = sweep_.runs[ended.index];
     // A run that was still starting up when it was told to stop is killed by the signal: no
     // failure.
+    const bool killed = code > 128 && has_saved(run.folder, ended.watch.seconds());
     const bool stopped =
-        code == static_cast<int>(ExitCode::stopped_early) || (stopping_ && code > 128);
+        code == static_cast<int>(ExitCode::stopped_early) || (stopping_ && code > 128) || killed;
     if (!stopped) write_file_atomically(exit_code_path(sweep_, run), fmt::format("{}\n", code));
     const std::string time = human_duration(ended.watch.seconds());
     const std::filesystem::path output = output_path(sweep_, run);
     const auto problem = [&] {
-      return fmt::format("{}; see {}", last_message(output, ended.output_begin), output.string());
+      const std::string message = last_message(output, ended.output_begin);
+      return fmt::format("{}{}see {}", message, message.empty() ? "" : "; ", output.string());
     };
     ++ended_;
     if (code == 0 && !launch_.quiet)
@@ -299,7 +315,8 @@ class Runner {
     else if (code == static_cast<int>(ExitCode::diverged))
       say(fmt::format("{}: diverged after {}: {}", run.name(), time, problem()));
     else if (stopped)
-      say(fmt::format("{}: stopped early after {}", run.name(), time));
+      say(fmt::format("{}: stopped early after {}{}", run.name(), time,
+                      killed ? fmt::format(" (a rank was killed: exit code {})", code) : ""));
     else if (code != 0)
       say(fmt::format("{}: failed with exit code {} after {}: {}", run.name(), code, time,
                       problem()));
