@@ -116,14 +116,20 @@ std::optional<Latest> find_latest(const std::filesystem::path& folder) {
   }
   const std::vector<Step> steps = list_steps(folder);
   const std::int64_t last = iteration_of(named).value_or(kUnbounded);
+  std::string newest_problem;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (step->path.filename() == named || step->iteration > last) continue;
-    if (!problem_with(step->path).empty()) continue;
+    if (const std::string rejected = problem_with(step->path); !rejected.empty()) {
+      if (newest_problem.empty()) newest_problem = rejected;
+      continue;
+    }
     return Latest{step->path, fmt::format("{}: using '{}', the newest complete checkpoint", problem,
                                           step->path.filename().string())};
   }
   if (named.empty() && steps.empty()) return std::nullopt;
-  throw DataError("no checkpoint in '{}' can be opened: {}", folder.string(), problem);
+  const bool none_named = named.empty() && !newest_problem.empty();
+  throw DataError("no checkpoint in '{}' can be opened: {}", folder.string(),
+                  none_named ? newest_problem : problem);
 }
 
 bool is_foreign(const std::filesystem::path& path) {

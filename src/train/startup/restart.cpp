@@ -322,8 +322,14 @@ RestartPoint check_restart(deck::Deck deck, const std::string& restart) {
 void require_possible_folder(const fs::path& folder) {
   std::error_code unreadable;  // making the folder will say why
   fs::path existing = fs::absolute(folder, unreadable);
-  while (!fs::exists(existing, unreadable) && existing.has_relative_path())
+  while (!fs::exists(existing, unreadable) && existing.has_relative_path()) {
+    if (fs::is_symlink(fs::symlink_status(existing, unreadable)))
+      throw IoError(
+          "cannot make the run folder '{}': '{}' is a link to nothing; choose another "
+          "run.output",
+          folder.string(), existing.string());
     existing = existing.parent_path();
+  }
   if (fs::exists(existing, unreadable) && !fs::is_directory(existing, unreadable))
     throw IoError("cannot make the run folder '{}': '{}' is a file; choose another run.output",
                   folder.string(), existing.string());

@@ -207,6 +207,9 @@ class Rules(RunTest):
             os.truncate(path, 1000)
         result = self.pretrain("run", "train.iterations=6", code=DATA)
         self.assertIn("can be opened", result.err)
+        (self.folder / "run" / "checkpoints" / "latest").unlink()
+        result = self.pretrain("run", "train.iterations=6", code=DATA)
+        self.assertIn("step-0000000", result.err)  # the file, not the missing 'latest'
 
     def test_superseded_checkpoints_are_never_resumed_from(self):
         words = ["train.iterations=6", "checkpoint.every=1"]

@@ -121,6 +121,7 @@ COMMANDS = [
     (["pretrain", *TINY, "--supervise=lost -n 2"], USAGE, "--supervise: cannot start 'lost': No such file or directory"),
     ("pretrain {tiny} run.output=text.txt --check", IO, "text.txt' is a file; choose another run.output"),
     ("pretrain {tiny} run.output=text.txt/x/y --check", IO, "text.txt' is a file; choose another run.output"),
+    ("pretrain {tiny} run.output=dangling --check", IO, "dangling' is a link to nothing; choose another run.output"),
     ("pretrain {tiny} --print-job slurm --option=--nodes=7", USAGE, "the job has this line; give --nodes instead"),
     # keys and values
     (["pretrain", *TINY, "model.layers = 5", "--check"], DECK, "unknown key 'model.layers ' — take away the blank after it"),
@@ -171,6 +172,7 @@ def setUpModule():
     for name in ("hf", "megatron/iter_1"):
         (FOLDER / name).mkdir(parents=True)
     (FOLDER / "loop").symlink_to("loop")
+    (FOLDER / "dangling").symlink_to("nowhere")
     os.chdir(FOLDER)
     for ending in (".bin", ".idx", ".json"):
         shutil.copy(f"{dataset()}{ending}", f"data{ending}")
