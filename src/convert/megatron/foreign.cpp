@@ -254,7 +254,7 @@ void add_words(const Flag& flag, const Value& value, std::vector<std::string>& w
     if (value.is(Value::Kind::boolean) && value.integer != 0) words.push_back(name);
     return;
   }
-  // Of other refused flags values mean "not used", not that there is none.
+  // Refused flags that are None where they were not given; others have values for "not used".
   constexpr std::string_view kUnsetIsNone[] = {"activation-func-clamp-value",
                                                "no-rope-freq",
                                                "mrope-section",

@@ -43,7 +43,7 @@ void optimizer_keys(std::vector<Key>& rows) {
               .help("Decay of the squared gradients' average; not with sgd."),
           key(TRIREME_MEMBER(optimizer.eps))
               .by_default("1e-08")
-              .at_least(1.2e-38)  // fp32's smallest
+              .at_least(1.2e-38)  // fp32's smallest normal number
               .warn()
               .help("Added to the root of the second moment."),
           key(TRIREME_MEMBER(optimizer.momentum))

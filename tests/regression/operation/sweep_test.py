@@ -170,6 +170,17 @@ exec mpirun --oversubscribe --bind-to none -n "$@"
         self.assertEqual(len(set(folders)), 4, folders)
         self.assertEqual([folder for folder in folders if Path(folder).exists()], [])
 
+    def test_a_rank_that_is_killed_after_a_save_stops_its_run_early(self):
+        launcher = self.folder / "launcher"
+        launcher.write_text("#!/bin/bash\nmpirun --allow-run-as-root --oversubscribe --bind-to none -n \"$@\"\nexit 137\n")
+        launcher.chmod(0o755)
+        result = self.sweep("--launcher", f"{launcher} {{ranks}}", "checkpoint.every=1")  # the ranks do finish
+        self.assertRegex(result.out, f"{re.escape(NAMES[0])}: stopped early after \\w+ \\(a rank was killed: exit code 137\\)")
+        self.assertNotIn("failed", result.out)
+        launcher.write_text("#!/bin/bash\nexit 137\n")
+        result = self.sweep("--launcher", f"{launcher} {{ranks}}", f"run.output={self.folder}/other", code=1)
+        self.assertRegex(result.out, f"{re.escape(NAMES[0])}: failed with exit code 137 after \\w+: see ")
+
     def test_what_a_launcher_says_is_shown_without_its_lines(self):
         launcher = self.folder / "launcher"
         launcher.write_text("#!/bin/bash\necho ----; echo 'No such host: x'; echo ----; exit 3\n")
