@@ -1,4 +1,4 @@
-// Decks of these tests, GPT-2's shape changed by overrides, and a cluster.
+// Decks of these tests, GPT-2's shape changed by overrides and its plan, and a cluster.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 
 #include "deck/load.hpp"
 #include "plan/cluster/cluster.hpp"
+#include "plan/run_plan.hpp"
 
 namespace trireme::plan {
 
@@ -29,6 +30,15 @@ inline Cluster four_gpus(double memory) {
   gpu.peak[static_cast<int>(deck::Compute::bf16)] = 3e14;
   cluster.nodes = {{.gpu = gpu, .count = 2, .gpus = 2, .link = 100e9, .network = 10e9, .price = 3}};
   return cluster;
+}
+
+inline constexpr std::int64_t kGpt2Vocab = 50257;
+inline constexpr std::int64_t kPadded = 50304;  // the next multiple of 128
+inline constexpr std::int64_t kHidden = 768;
+
+/// The plan of gpt2.yaml on `ranks` ranks.
+inline RunPlan plan_gpt2(const std::vector<std::string>& overrides = {}, std::int64_t ranks = 1) {
+  return plan_run(gpt2_deck(overrides, ranks), kGpt2Vocab);
 }
 
 }  // namespace trireme::plan
